@@ -29,32 +29,38 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     Raises:
         UsageError: With the keys involved and what to change.
     """
-    train, model, strategy = config.train, config.train.model, config.strategy
+    _require(bool(config.name.strip()), "name: empty; give the run a name")
+    _require(0 < config.group_timeout_s < math.inf, f"group_timeout_s={config.group_timeout_s}: above 0 and finite")
+    _check_train(config)
+    check_profile(config.profile)
+    _check_windows(config)
+    _check_strategy(config, world_size, device_type)
+    _check_data(config)
+    peak, logger = config.hardware.peak, config.logger
+    _require(config.backend != "nccl" or device_type == "cuda", "backend=nccl needs a GPU: use backend=gloo here")
+    _require(
+        isinstance(peak, str) or 0 < peak < math.inf,
+        f"hardware.peak={peak}: must be FLOP/s above 0, or auto, measure or none",
+    )
+    if isinstance(logger, WandbConfig):
+        limit_s = logger.init_timeout_s
+        _require(0 < limit_s < math.inf, f"logger.init_timeout_s={limit_s}: must be above 0 and finite")
+    _check_sweep(config, world_size)
+    _check_inject(config, world_size, device_type)
+
+
+def _check_train(config: Config) -> None:
+    train, model = config.train, config.train.model
     positive = {
         "train.steps": train.steps, "train.seq_len": train.seq_len, "train.micro_batch": train.micro_batch,
-        "train.grad_accum": train.grad_accum, "group_timeout_s": config.group_timeout_s,
+        "train.grad_accum": train.grad_accum, "train.learning_rate": train.learning_rate,
         "train.model.layers": model.layers, "train.model.width": model.width, "train.model.heads": model.heads,
         "train.model.vocab_size": model.vocab_size,
-        "train.learning_rate": train.learning_rate,
     }  # fmt: skip
     for key, number in positive.items():
         _require(0 < number < math.inf, f"{key}={number}: must be above 0 and finite")
     _require(
         model.ffn_width is None or model.ffn_width > 0, f"train.model.ffn_width={model.ffn_width}: above 0, or null"
-    )
-    _require(bool(config.name.strip()), "name: empty; give the run a name")
-    check_profile(config.profile)
-    last = train.warmup_steps + train.steps
-    for window in ("kernel", "module"):
-        first = getattr(config.profile, f"{window}_from")
-        _require(
-            first is None or train.warmup_steps <= first <= last,
-            f"profile.{window}_from={first}: must be {train.warmup_steps}, after the warm-up, to {last}, after the "
-            "last step",
-        )
-    _require(
-        not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
-        f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0 and finite",
     )
     _require(train.warmup_steps >= 0, f"train.warmup_steps={train.warmup_steps}: must be 0 or more")
     _require(train.clip_norm is None or train.clip_norm > 0, f"train.clip_norm={train.clip_norm}: above 0, or null")
@@ -63,6 +69,28 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     _require(
         train.seq_len <= model.max_seq_len,
         f"train.seq_len={train.seq_len} exceeds train.model.max_seq_len={model.max_seq_len}: shorten it",
+    )
+    _require(
+        train.mode != "backward" or train.grad_accum == 1,
+        f"train.mode=backward train.grad_accum={train.grad_accum}: forward runs before the step: use grad_accum=1",
+    )
+
+
+def _check_windows(config: Config) -> None:
+    warmup_steps, last = config.train.warmup_steps, config.train.warmup_steps + config.train.steps
+    for window in ("kernel", "module"):
+        first = getattr(config.profile, f"{window}_from")
+        _require(
+            first is None or warmup_steps <= first <= last,
+            f"profile.{window}_from={first}: must be {warmup_steps}, after the warm-up, to {last}, after the last step",
+        )
+
+
+def _check_strategy(config: Config, world_size: int, device_type: str) -> None:
+    strategy, precision = config.strategy, config.train.precision
+    _require(
+        not isinstance(strategy, DdpConfig) or 0 < strategy.bucket_mb < math.inf,
+        f"strategy.bucket_mb={getattr(strategy, 'bucket_mb', None)}: must be above 0 and finite",
     )
     replicas = getattr(strategy, "replicas", 1)
     _require(
@@ -78,31 +106,19 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         "strategy=accelerate strategy.wrap=fsdp: on a CPU, Accelerate silently falls back from FSDP to DDP; "
         "use strategy=fsdp, or an accelerator",
     )
+    _require(precision != "tf32" or device_type == "cuda", "train.precision=tf32 needs a GPU: use fp32 or bf16 here")
     _require(
-        train.precision != "tf32" or device_type == "cuda", "train.precision=tf32 needs a GPU: use fp32 or bf16 here"
-    )
-    _require(
-        not (train.precision == "fp16" and strategy.name == "fsdp" and device_type == "cpu"),
+        not (precision == "fp16" and strategy.name == "fsdp" and device_type == "cpu"),
         "train.precision=fp16 strategy=fsdp: loss scaling of sharded gradients needs a GPU; use bf16",
     )
-    _require(config.backend != "nccl" or device_type == "cuda", "backend=nccl needs a GPU: use backend=gloo here")
-    _require(
-        isinstance(config.hardware.peak, str) or 0 < config.hardware.peak < math.inf,
-        f"hardware.peak={config.hardware.peak}: must be FLOP/s above 0, or auto, measure or none",
-    )
-    if isinstance(config.logger, WandbConfig):
-        timeout_s = config.logger.init_timeout_s
-        _require(0 < timeout_s < math.inf, f"logger.init_timeout_s={timeout_s}: must be above 0 and finite")
-    if isinstance(config.data, TextDataConfig):
-        _require(config.data.workers >= 0, f"data.workers={config.data.workers}: must be 0 or more")
-        _require(config.data.max_bytes > 0, f"data.max_bytes={config.data.max_bytes}: must be above 0")
-        _require(model.vocab_size >= 256, f"data=text has 256 tokens, but train.model.vocab_size={model.vocab_size}")
-    _require(
-        train.mode != "backward" or train.grad_accum == 1,
-        f"train.mode=backward train.grad_accum={train.grad_accum}: forward runs before the step: use grad_accum=1",
-    )
-    _check_sweep(config, world_size)
-    _check_inject(config, world_size, device_type)
+
+
+def _check_data(config: Config) -> None:
+    data, vocab_size = config.data, config.train.model.vocab_size
+    if isinstance(data, TextDataConfig):
+        _require(data.workers >= 0, f"data.workers={data.workers}: must be 0 or more")
+        _require(data.max_bytes > 0, f"data.max_bytes={data.max_bytes}: must be above 0")
+        _require(vocab_size >= 256, f"data=text has 256 tokens, but train.model.vocab_size={vocab_size}")
 
 
 def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
