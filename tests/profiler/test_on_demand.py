@@ -25,7 +25,7 @@ from distprof.profiler.budget.signal_count import SignalCount
 from distprof.profiler.session.session import Session
 from distprof.record.gather.gather import Exchange
 from distprof.storage.window_files import STATE, WindowRequest, WindowState, publish_request, read_state
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 from distprof.traces.sources import list_called
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -103,7 +103,7 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path) -> None:
         assert first == second and first[0] == int(name[5:])
         windows.append(first)
     assert sorted(map(len, windows))[0] == 2 and max(map(len, windows)) == 3  # as asked for, and kernel_steps
-    run = read_folder(folder)
+    run = load_run(folder)
     assert run.column("window").tolist()[0] == run.column("window").tolist()[1]
     marked = run.column("step")[0][run.column("window")[0] == 1].tolist()
     assert marked == sorted(step for steps in windows for step in (steps[0] - 1, *steps))
@@ -148,7 +148,7 @@ def test_training_that_fails_in_a_window_ends_at_once(tmp_path: Path) -> None:
     session.close(KeyError("theirs"))
     assert not torch._C._autograd._profiler_enabled()
     assert list_called(tmp_path / "run") == []
-    run = read_folder(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert "the kernel window was interrupted: there is no trace of this rank" in run.ranks[0].notes
 
 
@@ -261,4 +261,4 @@ def test_recording_may_begin_with_a_signal(tmp_path: Path) -> None:
             with session.step():
                 if session.recording:
                     break
-    assert read_folder(tmp_path / "run").column("shadow").tolist()[0][:3] == [1, 1, 1]
+    assert load_run(tmp_path / "run").column("shadow").tolist()[0][:3] == [1, 1, 1]

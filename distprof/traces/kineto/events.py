@@ -12,9 +12,8 @@ import msgspec
 
 from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN
-from distprof.traces.kineto.json_numbers import Number
 from distprof.traces.kineto.json_stream import Part
-from distprof.traces.kineto.json_text import BAD_TEXT, SPACED, mend
+from distprof.traces.kineto.json_text import BAD_TEXT, SPACED, Number, mend
 
 WRONG = "events dropped: fields of wrong types or beyond 64 bits"
 
@@ -92,7 +91,7 @@ class Losses:
         """Notes that the file is not strict JSON."""
         self._mended = True
 
-    def say(self) -> tuple[str, ...]:
+    def describe(self) -> tuple[str, ...]:
         """Notes for the report."""
         notes = [f"{count} {what}" for what, count in sorted(self.counts.items()) if count]
         if self._mended:

@@ -11,11 +11,11 @@ from typing import Any, TypeGuard
 import msgspec
 
 from distprof.facts.hardware import is_amd
-from distprof.traces.kineto.json_numbers import read_int
-from distprof.traces.limits import MAX_WORLD
+from distprof.facts.run import MAX_WORLD
+from distprof.traces.kineto.json_text import read_int
 
 BY_NAME = "the file's name"
-"""The rank source if nothing inside the file tells the rank."""
+"""The rank source if nothing inside the file gives the rank."""
 MAX_BASE_NS = 4_200_000_000_000_000_000
 """The year 2103."""
 MAX_MEMORY_BYTES = 1 << 50
@@ -110,11 +110,11 @@ def find_device(outside: Outside, number: int) -> DeviceProperties:
 def _describe_device(device: Mapping[str, Any]) -> DeviceProperties:
     memory_bytes = read_int(device.get("totalGlobalMem"))
     major, minor = (read_int(device.get(name)) for name in ("computeMajor", "computeMinor"))
-    told = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
+    plausible = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
     return DeviceProperties(
         name=_cut(device.get("name")),
         memory_bytes=memory_bytes if memory_bytes is not None and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
-        compute_capability=(major, minor) if told else None,  # type: ignore[arg-type]
+        compute_capability=(major, minor) if plausible else None,  # type: ignore[arg-type]
     )
 
 

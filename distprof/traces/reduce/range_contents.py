@@ -159,14 +159,6 @@ def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
         first = last
 
 
-def drop_repeats(values: IntArray) -> IntArray:
-    """The distinct values, ascending."""
-    values = np.sort(values)
-    new = np.ones(len(values), dtype=bool)
-    new[1:] = values[1:] != values[:-1]
-    return values[new]
-
-
 def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:
     """The innermost range around each call on its thread, else on the main thread, ``[num]``; -1: none."""
     found = find_innermost(ranges, nest, thread, at_ns)

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
-from distprof.traces.factorize import number_values
+from distprof.traces.codes import drop_repeats, factorize
 from distprof.traces.reduce.nesting import Nest, Spots, find_closed, nest_ranges
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
     choose_main_thread,
-    drop_repeats,
     expand_in_parts,
     find_owners,
     name_ranges,
@@ -32,14 +31,14 @@ from distprof.traces.reduce.range_contents import (
 )
 from distprof.traces.reduce.ranges import Window, find_exclusive, find_measured
 from distprof.traces.tables.groups import round_quotient, summarize_groups
-from distprof.traces.tables.projection_tables import sum_gpu_projection, sum_range_kernels
+from distprof.traces.tables.range_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
 
 HEADS = (
     "Domain", "Range", "Type", "Time (%)", "Total Time (ns)", "Calls", "Avg (ns)", "Min (ns)", "Max (ns)", "Name",
 )  # fmt: skip
 MAX_SHOWN = 1000
-"""Ranges in a table, longest host time first; the last row tells how many more there are."""
+"""Ranges in a table, longest host time first; the last row says how many more there are."""
 RANGE, DEVICE, CALLS, OPEN = "Range", "GPU activities", "API calls", "never closed"
 DEFAULT_DOMAIN = "(default)"
 NO_DOMAIN = "(none)"
@@ -195,7 +194,7 @@ def _add(
 ) -> None:
     """Sums values by owner and name, and adds them to the owners' blocks."""
     wide = len(texts) + 1
-    keys, group = number_values(owner * wide + name + 1)
+    keys, group = factorize(owner * wide + name + 1)
     sums = summarize_groups(group, values, len(keys))
     for index, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)

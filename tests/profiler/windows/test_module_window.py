@@ -24,7 +24,7 @@ from distprof.profiler.rank.window_profiler import WindowProfiler
 from distprof.profiler.windows.module_window import EXTRA_STEPS, ModuleWindow
 from distprof.record.step.recorder import Recorder
 from distprof.storage.module_files import module_path, read_modules
-from distprof.storage.opening import open_folder
+from distprof.storage.safe_open import open_folder
 
 TOKENS = torch.ones(3, 4)
 PREDICTED = RankMemory(parameters=1, gradients=2, optimizer=3, buffers=4, activations=None)

@@ -9,9 +9,10 @@ from hypothesis import given
 from distprof.errors import DataError
 from distprof.facts.trace import ActivityKind, RangeStyle
 from distprof.traces.reduce import range_contents as held
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.ranges import total_ranges
 from distprof.traces.tables.projection import DEFAULT_DOMAIN, HEADS, LOST, NO_DOMAIN, OUTSIDE, PROJECTIONS, project
-from distprof.traces.tables.projection_tables import sum_gpu_projection, sum_range_kernels
+from distprof.traces.tables.range_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
 from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
 from tests.traces.reduce.test_ranges import OTHER, made_traces, make_example
@@ -123,7 +124,7 @@ def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_projection_agrees_with_the_totals(made: SyntheticTrace) -> None:
     """On one stream, the union of a range's activities is their sum."""
     trace = made.build()
-    totals = {total.name: total for total in total_ranges(trace, window=None)}
+    totals = {total.name: total for total in total_ranges(examine_device(trace), window=None)}
     for exclusive in (False, True):
         found: dict[tuple[str, str], int] = {}
         for (domain, name, kind, _), cells in read_rows(project([trace], exclusive=exclusive)).items():

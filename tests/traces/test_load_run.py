@@ -14,7 +14,7 @@ from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.storage.run_folder import kernel_path, write_meta
 from distprof.traces import read
-from distprof.traces.read import read_folder, read_paths
+from distprof.traces.load_run import load_run, read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
 from tests.kineto_file import make_sound, write_kineto
@@ -94,7 +94,7 @@ def test_one_damaged_kernel_window_of_two_costs_that_rank_only(tmp_path: Path) -
     run_folder = make_run_folder(tmp_path)
     make_traces(run_folder / "kernels", 2)
     kernel_path(run_folder, 0).write_bytes(b'{"traceEvents": [{')
-    run = read_folder(run_folder)
+    run = load_run(run_folder)
     assert [item.rank for item in run.activity] == [1]
     (warning,) = run.warnings
     assert warning.startswith("kernel windows are left out: ") and "rank-00000.json.gz" in warning
@@ -121,18 +121,18 @@ def test_a_damaged_kernel_window_costs_the_window_and_not_the_run(tmp_path: Path
     path = kernel_path(run_folder, 0)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b'{"traceEvents": [{')
-    run = read_folder(run_folder)
+    run = load_run(run_folder)
     assert run.activity == () and len(run.ranks) > 0
     assert any("kernel windows are left out" in warning for warning in run.warnings)
 
 
 def test_traces_named_beside_a_run_folder_are_joined_to_it(tmp_path: Path) -> None:
     run_folder = make_run_folder(tmp_path)
-    ranks = len(read_folder(run_folder).ranks)
+    ranks = len(load_run(run_folder).ranks)
     run = read_paths([run_folder, make_traces(tmp_path / "traces", ranks)], NAMES)
     assert [item.rank for item in run.activity] == list(range(ranks)) and run.traced_rows is not None
     shutil.copytree(tmp_path / "traces", run_folder / "kernels")
-    inside = read_folder(run_folder)
+    inside = load_run(run_folder)
     assert [dataclasses.replace(item, head=run.activity[0].head) for item in inside.activity] == [
         dataclasses.replace(item, head=run.activity[0].head) for item in run.activity
     ]

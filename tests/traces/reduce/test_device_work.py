@@ -14,8 +14,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK
 from distprof.facts.run import KINDS
 from distprof.facts.trace import Trace
-from distprof.traces.reduce.device import code_collectives
-from distprof.traces.reduce.operations import find_operations
+from distprof.traces.reduce.device_work import code_collectives, find_operations
 from tests.kineto_file import make_event, make_kernel, make_launch, make_op, make_step, write_kineto
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
