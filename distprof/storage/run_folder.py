@@ -210,8 +210,8 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
     stack, where = read_last_stack(path, inside=inside)
     place = replace(place, stack=stack, where=where)
     lives = info.last_write is not None and info.last_write.writer_lives
-    error = describe_place(place) if info.error is None and not lives else info.error
-    return replace(stream, info=replace(info, stand=place, error=error))
+    state = describe_place(place) if info.error is None and not lives else info.error
+    return replace(stream, info=replace(info, stand=place, error=state))
 
 
 def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:

@@ -46,7 +46,7 @@ def select_names(codes: IntArray, names: Sequence[str], fits: Callable[[str], ob
 def keep_rows(table: Table, rows: BoolArray) -> Table:
     """The table with these rows only."""
     columns: dict[str, Any] = {field.name: getattr(table, field.name) for field in dataclasses.fields(table)}
-    kept = {name: None if values is None else values[rows] for name, values in columns.items()}
+    kept: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns.items()}
     return dataclasses.replace(table, **kept)
 
 

@@ -13,7 +13,7 @@ from benchmarks.synthetic_traces import make_kineto
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.storage.run_folder import kernel_path, write_meta
-from distprof.traces import read
+from distprof.traces import load_run as reading
 from distprof.traces.load_run import load_run, read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
@@ -46,7 +46,7 @@ def test_side_by_side_is_one_after_the_other_and_progress_is_told(
 ) -> None:
     folder = make_traces(tmp_path)
     alone = read_paths([folder], NAMES)
-    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr(reading, "MIN_PARALLEL_BYTES", 0)
     told: list[tuple[int, int]] = []
     together = read_paths([folder], NAMES, lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -63,7 +63,7 @@ def test_a_damaged_file_costs_itself_and_is_named(
     folder = make_traces(tmp_path)
     damaged = folder / "rank-00001.json.gz"
     damaged.write_bytes(damaged.read_bytes()[:-2_000])
-    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", least_bytes)
+    monkeypatch.setattr(reading, "MIN_PARALLEL_BYTES", least_bytes)
     run = read_paths([folder], NAMES)
     assert [info.rank for info in run.ranks] == [0, 2] and run.meta.world_size == 3
     (reason,) = run.unread

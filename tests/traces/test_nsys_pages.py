@@ -24,23 +24,8 @@ EVENTS = Wanted(
 COLUMNS = "start INTEGER, end INTEGER, weight REAL, text TEXT, signed INTEGER, other TEXT, unsigned INTEGER"
 Row = tuple[Any, ...]
 EDGES = [
-    0,
-    1,
-    -1,
-    2,
-    127,
-    128,
-    -128,
-    -129,
-    2**15 - 1,
-    -(2**15),
-    2**23,
-    -(2**23) - 1,
-    2**31 - 1,
-    -(2**31),
-    2**47,
-    2**63 - 1,
-]
+    0, 1, -1, 2, 127, 128, -128, -129, 2**15 - 1, -(2**15), 2**23, -(2**23) - 1, 2**31 - 1, -(2**31), 2**47, 2**63 - 1,
+]  # fmt: skip
 
 
 def write_table(path: Path, rows: Iterable[Row], *, page_bytes: int = 4096, before: Sequence[str] = ()) -> Path:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
+from distprof.config.decode import is_whole
 from distprof.facts.hardware import is_amd
 from distprof.facts.run import MAX_WORLD
 from distprof.traces.kineto.json_text import read_int
@@ -135,10 +136,6 @@ def _pick(parts: list[_Outside], name: str, notes: list[str]) -> Any:
     return found
 
 
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _read_int(fields: Mapping[str, Any], name: str, least: int, most: int, notes: list[str]) -> int | None:
     value = fields.get(name)
     number = read_int(value)
@@ -168,6 +165,6 @@ def _read_groups(config: object, world_size: int | None) -> dict[str, tuple[int,
         name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(ranks, list) or not ranks or name in groups:
             continue
-        if all(_is_int(rank) and 0 <= rank < (world_size or MAX_WORLD) for rank in ranks):
+        if all(is_whole(rank, world_size or MAX_WORLD) for rank in ranks):
             groups[name[:MAX_WORD_LETTERS]] = tuple(ranks)
     return groups

@@ -10,7 +10,7 @@ from distprof.facts.intervals import measure_within
 from distprof.facts.run import KINDS, PHASES, FloatArray, Phase
 from distprof.facts.trace import IntArray, Trace
 from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
-from distprof.traces.reduce.device_work import DeviceWork
+from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.steps import Steps, StepSegments
 
 UNNAMED_GROUP = "communicator"
@@ -18,7 +18,7 @@ UNNAMED_GROUP = "communicator"
 
 
 def list_collectives(
-    work: DeviceWork, steps: Steps, segments: StepSegments, *, origin_ns: int
+    work: TracedWork, steps: Steps, segments: StepSegments, *, origin_ns: int
 ) -> tuple[RankCollectives, ...]:
     """The steps' collectives in their order, as `distprof.storage.match_collectives` takes them.
 

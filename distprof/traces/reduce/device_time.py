@@ -23,7 +23,7 @@ from distprof.facts.intervals import (
 from distprof.facts.run import KINDS, FloatArray
 from distprof.facts.trace import UNKNOWN, IntArray
 from distprof.facts.trace_summary import DeviceTime, QueueLength
-from distprof.traces.reduce.device_work import DeviceWork
+from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.gaps import Gaps
 
 
@@ -41,7 +41,7 @@ class KindTimes:
     """The part of ``busy_ns`` during which only collectives ran; if two kinds ran, both are exposed."""
 
 
-def measure_device(work: DeviceWork, window: Intervals, gaps: Gaps) -> DeviceTime | None:
+def measure_device(work: TracedWork, window: Intervals, gaps: Gaps) -> DeviceTime | None:
     """Splits the window's time by what the device did. None: nothing ran on a device in it.
 
     In an idle gap the device waits for the host until the activity that ends the gap has been launched, and for the
@@ -49,7 +49,7 @@ def measure_device(work: DeviceWork, window: Intervals, gaps: Gaps) -> DeviceTim
 
     Args:
         work: What the device did.
-        window: The measured steps on the device's timeline, or all of it; see `DeviceWork.frame`.
+        window: The measured steps on the device's timeline, or all of it; see `TracedWork.frame`.
         gaps: The idle times in and around the window.
     """
     if not measure(intersect(join(work.working, work.collectives), window)):
@@ -68,7 +68,7 @@ def measure_device(work: DeviceWork, window: Intervals, gaps: Gaps) -> DeviceTim
     )  # fmt: skip
 
 
-def measure_kinds(work: DeviceWork, windows: IntArray, assigned: IntArray) -> KindTimes:
+def measure_kinds(work: TracedWork, windows: IntArray, assigned: IntArray) -> KindTimes:
     """Sums up the collectives of each window.
 
     Args:
@@ -93,7 +93,7 @@ def measure_kinds(work: DeviceWork, windows: IntArray, assigned: IntArray) -> Ki
     return KindTimes(count=count, size_bytes=size_bytes, busy_ns=busy_ns, exposed_ns=exposed_ns)
 
 
-def measure_queue(work: DeviceWork, window: Intervals) -> QueueLength | None:
+def measure_queue(work: TracedWork, window: Intervals) -> QueueLength | None:
     """How many activities were launched but not finished, over the window's time. None: no launch is known.
 
     An activity is launched at the time that `find_launched` gives or, if its call is unknown, when it begins.

@@ -23,7 +23,7 @@ from distprof.traces.reduce.launches import BEFORE_NS, find_launched, launch_tim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWork:
+class TracedWork:
     """The activities of a trace, ``[num_activities]`` each, and when the chosen ones ran."""
 
     trace: Trace
@@ -72,7 +72,7 @@ class DeviceWork:
         return np.where((self.trace.gpu.call != UNKNOWN) | (self.launch_ns == BEFORE_NS), by_call, by_begin)
 
 
-def examine_device(trace: Trace) -> DeviceWork:
+def examine_device(trace: Trace) -> TracedWork:
     """Works out what the device of a process did."""
     gpu, devices, kinds = trace.gpu, _rank_devices(trace), code_collectives(trace)
     chosen = gpu.device == devices[0] if devices else np.zeros(len(gpu.device), dtype=bool)
@@ -82,7 +82,7 @@ def examine_device(trace: Trace) -> DeviceWork:
         for rows in (~moving & (kinds < 0), moving, kinds >= 0)
     )
     working = join(compute, memory)
-    return DeviceWork(
+    return TracedWork(
         trace=trace, chosen=chosen, kinds=kinds, launch_ns=launch_times(trace), launched_ns=find_launched(trace),
         compute=compute, memory=memory, working=working, collectives=collectives,
         exposed=subtract(collectives, working),
@@ -146,7 +146,7 @@ def describe_other_devices(trace: Trace) -> str | None:
     )
 
 
-def describe_left_out(work: DeviceWork, assigned: IntArray) -> str | None:
+def describe_left_out(work: TracedWork, assigned: IntArray) -> str | None:
     """A note for the coverage about activities that count for no step; None: there are none.
 
     Args:

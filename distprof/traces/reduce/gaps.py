@@ -10,7 +10,7 @@ from distprof.facts.intervals import NONE, Intervals, join, measure_within, unit
 from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps
 from distprof.traces.codes import select_names
-from distprof.traces.reduce.device_work import DeviceWork
+from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS
 
 LATENCY_NS = 20_000
@@ -52,7 +52,7 @@ class Gaps:
         return unite(self.begin_ns[unknown], self.end_ns[unknown])
 
 
-def find_gaps(work: DeviceWork, window: Intervals) -> Gaps:
+def find_gaps(work: TracedWork, window: Intervals) -> Gaps:
     """The gaps between the device's activities, and those between them and the borders of the window.
 
     If several activities begin together, the first launched counts. Activities of zero length do not end a gap.
@@ -67,7 +67,7 @@ def find_gaps(work: DeviceWork, window: Intervals) -> Gaps:
     return Gaps(begin_ns=begin_ns, launched_ns=np.clip(launched_ns, begin_ns, end_ns), end_ns=end_ns, row=row)
 
 
-def _find_first(work: DeviceWork, starts_ns: IntArray) -> IntArray:
+def _find_first(work: TracedWork, starts_ns: IntArray) -> IntArray:
     """The activity launched first of those that begin at each start, ``[num_starts]``; -1: no launch is known."""
     gpu = work.trace.gpu
     rows = np.flatnonzero(work.chosen & (gpu.end_ns > gpu.begin_ns) & (gpu.call != UNKNOWN))
@@ -114,7 +114,7 @@ def _name(trace: Trace, row: int) -> str:
     return trace.names[code] if code != UNKNOWN else ""
 
 
-def find_unobserved(work: DeviceWork, gaps: Gaps) -> Intervals:
+def find_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
     """When what was launched before the trace began may have run, unseen: idle for all that the trace shows.
 
     A stream works in order, so if its first activity began long after it had been launched, though nothing ran that it

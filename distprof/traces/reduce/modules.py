@@ -17,7 +17,7 @@ import numpy as np
 from distprof.facts.trace import OWN_MODULE, UNKNOWN, BoolArray, IntArray, Trace
 from distprof.facts.trace_summary import ModuleTotal, StageNs
 from distprof.traces.codes import keep_rows, select_names
-from distprof.traces.reduce.device_work import DeviceWork
+from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.module_calls import FORWARD, OUTSIDE, TracedCalls, find_module_calls
 from distprof.traces.reduce.nesting import find_innermost
 from distprof.traces.reduce.ranges import Window, find_measured
@@ -33,7 +33,7 @@ def drop_module_ranges(trace: Trace) -> Trace:
     return dataclasses.replace(trace, ranges=keep_rows(trace.ranges, ~own)) if own.any() else trace
 
 
-def total_modules(work: DeviceWork, window: Window, counted: BoolArray | None) -> tuple[tuple[ModuleTotal, ...], int]:
+def total_modules(work: TracedWork, window: Window, counted: BoolArray | None) -> tuple[tuple[ModuleTotal, ...], int]:
     """Sums up what runs in each module, and counts the modules with the least time that are left out.
 
     Args:
@@ -97,7 +97,7 @@ def _add_up_host(calls: TracedCalls, tree: ModuleTree, measured: BoolArray) -> _
     return _add_up(calls, tree, calls.path[ops], calls.stage[ops], calls.nest.exclusive_ns[ops])
 
 
-def _add_up_device(work: DeviceWork, calls: TracedCalls, tree: ModuleTree, counted: BoolArray | None) -> _Sums | None:
+def _add_up_device(work: TracedWork, calls: TracedCalls, tree: ModuleTree, counted: BoolArray | None) -> _Sums | None:
     trace, gpu = work.trace, work.trace.gpu
     if not (gpu.call != UNKNOWN).any():
         return None

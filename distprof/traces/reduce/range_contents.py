@@ -19,7 +19,6 @@ from distprof.traces.reduce.nesting import (
     count_before,
     find_holders,
     find_innermost,
-    find_main_thread,
     sort_spots,
 )
 
@@ -92,11 +91,6 @@ def _spot(thread: IntArray, at_ns: IntArray, row: IntArray, main_thread: int | N
         np.concatenate([row, row[others]]),
         doubled=True,
     )
-
-
-def choose_main_thread(trace: Trace, nest: Nest, *, other_threads: bool) -> int | None:
-    """The thread whose ranges also contain what other threads do. None: each thread's ranges contain only its own."""
-    return find_main_thread(trace.ranges, nest) if other_threads else None
 
 
 def slice_ranges(ranges: Ranges, spots: Spots, wanted: BoolArray, owner: IntArray) -> Slices:

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.facts.intervals import find_inside, measure, unite
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.codes import drop_repeats, sum_groups
-from distprof.traces.reduce.device_work import DeviceWork
-from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
+from distprof.traces.reduce.device_work import TracedWork
+from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, find_main_thread, nest_ranges
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
-    choose_main_thread,
     expand_slices,
     find_owners,
     name_ranges,
@@ -38,6 +38,7 @@ from distprof.traces.reduce.range_contents import (
 )
 
 MAX_RANGES = 200
+"""Names to keep per trace."""
 FOLDED = "*"
 LONGEST_FOLDED = 1_000
 """Characters of a name to look at; longer names are data, and stay unchanged."""
@@ -61,12 +62,7 @@ Window = Sequence[tuple[int, int]] | IntArray | None
 
 
 def total_ranges(
-    work: DeviceWork,
-    *,
-    window: Window,
-    usual: NameMap = USUAL_NAMES,
-    max_ranges: int = MAX_RANGES,
-    other_threads: bool = True,
+    work: TracedWork, *, window: Window, usual: NameMap = USUAL_NAMES, other_threads: bool = True
 ) -> tuple[RangeTotal, ...]:
     """Sums up the instances of each name, folded by `fold_names`, longest host time first.
 
@@ -75,7 +71,6 @@ def total_ranges(
         window: An instance is measured if it begins in one of these. Before the first it is warm-up, otherwise outside
             the steps.
         usual: Which names stand for loading data.
-        max_ranges: The largest number of names.
         other_threads: False: ranges of the main thread contain only what that thread launched.
     """
     trace = work.trace
@@ -93,21 +88,20 @@ def total_ranges(
     )
     order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
     device = _find_device(work, names, nest, measured, other_threads=other_threads)
-    return tuple(
-        _total(
-            names.labels[code],
-            device.measure(code),
-            count=count[code],
-            host_ns=host[code],
-            host_exclusive_ns=own[code],
-            open_count=open_count[code],
-            warmup_count=warm_count[code],
-            warmup_host_ns=warm[code],
-            outside_count=outside_count[code],
-            loads=usual.loads(*names.labels[code]),
-        )
-        for code in order[:max_ranges]
-    )
+    totals = []
+    for code in order[:MAX_RANGES]:
+        domain, name = names.labels[code]
+        gpu_ns, communication_ns, exclusive_ns, activities = device.measure(code) or (None, None, None, 0)
+        totals.append(
+            RangeTotal(
+                domain=domain, name=name, count=count[code], host_ns=host[code], host_exclusive_ns=own[code],
+                gpu_ns=gpu_ns, gpu_communication_ns=communication_ns, gpu_exclusive_ns=exclusive_ns,
+                activities=activities, open_count=open_count[code], warmup_count=warm_count[code],
+                warmup_host_ns=warm[code], outside_count=outside_count[code],
+                loads=usual.find_phase(domain, name) == PHASE_CODE[Phase.DATA],
+            )
+        )  # fmt: skip
+    return tuple(totals)
 
 
 def fold_name(name: str) -> str:
@@ -122,14 +116,6 @@ def fold_names(names: RangeNames) -> RangeNames:
     found: dict[tuple[str, str], int] = {}
     codes = [found.setdefault((domain, fold_name(name)), len(found)) for domain, name in names.labels]
     return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[names.code])
-
-
-def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, *, loads: bool, **host: int) -> RangeTotal:
-    gpu_ns, communication_ns, exclusive_ns, activities = device or (None, None, None, 0)
-    return RangeTotal(
-        domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_communication_ns=communication_ns,
-        gpu_exclusive_ns=exclusive_ns, activities=activities, loads=loads, **host,
-    )  # fmt: skip
 
 
 def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
@@ -193,10 +179,10 @@ class _Device:
 
 
 def _find_device(
-    work: DeviceWork, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool
+    work: TracedWork, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool
 ) -> _Device:
     trace, ranges = work.trace, work.trace.ranges
-    main_thread = choose_main_thread(trace, nest, other_threads=other_threads)
+    main_thread = find_main_thread(trace.ranges, nest) if other_threads else None
     spots = spot_launches(trace, main_thread)
     rows = np.flatnonzero(trace.gpu.call != UNKNOWN)
     call = trace.gpu.call[rows]

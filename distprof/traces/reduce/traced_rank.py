@@ -15,7 +15,7 @@ from distprof.storage.record_lines import MAX_SEGMENTS
 from distprof.traces.one_job import Claim, find_device_type, read_claim
 from distprof.traces.reduce.collectives import list_collectives
 from distprof.traces.reduce.device_time import measure_device, measure_queue
-from distprof.traces.reduce.device_work import DeviceWork, describe_left_out, describe_other_devices, examine_device
+from distprof.traces.reduce.device_work import TracedWork, describe_left_out, describe_other_devices, examine_device
 from distprof.traces.reduce.gaps import Gaps, count_gaps, find_gaps, find_unobserved
 from distprof.traces.reduce.host_calls import total_calls, total_syncs
 from distprof.traces.reduce.host_states import divide_host_idle
@@ -71,7 +71,7 @@ def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
     )  # fmt: skip
 
 
-def _trace_steps(work: DeviceWork, steps: Steps, names: NameMap, notes: list[str]) -> TracedRank:
+def _trace_steps(work: TracedWork, steps: Steps, names: NameMap, notes: list[str]) -> TracedRank:
     trace = work.trace
     if steps.num_left_out:
         notes.append(f"the steps after the first {len(steps.number):,} are not read")
@@ -129,7 +129,7 @@ def _keep_timelines(steps: Steps, segments: StepSegments, origin_ns: int) -> dic
 
 
 def reduce_trace(
-    work: DeviceWork,
+    work: TracedWork,
     *,
     rank: int,
     num_steps: int,
@@ -175,7 +175,7 @@ def reduce_trace(
     )  # fmt: skip
 
 
-def _leave_out_unobserved(work: DeviceWork, window: Intervals, notes: list[str]) -> tuple[Intervals, Gaps, int]:
+def _leave_out_unobserved(work: TracedWork, window: Intervals, notes: list[str]) -> tuple[Intervals, Gaps, int]:
     """The window without the time in which the device may have worked unseen; its gaps; and how much that time is."""
     gaps = find_gaps(work, window)
     unseen = intersect(find_unobserved(work, gaps), window)

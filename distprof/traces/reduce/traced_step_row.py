@@ -11,7 +11,7 @@ from distprof.facts.intervals import Intervals, intersect, measure_within, subtr
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
 from distprof.facts.trace import UNKNOWN, IntArray
 from distprof.traces.reduce.device_time import measure_kinds
-from distprof.traces.reduce.device_work import DeviceWork
+from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.steps import Steps, StepSegments
 
 _GRADIENT = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
@@ -42,7 +42,7 @@ class TracedDeviceClock:
         return np.where(index > 0, np.maximum(times_ns, self.reached_ns[np.maximum(index - 1, 0)]), times_ns)
 
 
-def find_device_clock(work: DeviceWork) -> TracedDeviceClock | None:
+def find_device_clock(work: TracedWork) -> TracedDeviceClock | None:
     """The clock of the stream that computes longest; None: no launch on it is known."""
     gpu = work.trace.gpu
     compute = work.chosen & (work.kinds < 0)
@@ -59,7 +59,7 @@ def find_device_clock(work: DeviceWork) -> TracedDeviceClock | None:
 
 
 def fill_rows(
-    work: DeviceWork, steps: Steps, segments: StepSegments, clock: TracedDeviceClock | None, *, origin_ns: int
+    work: TracedWork, steps: Steps, segments: StepSegments, clock: TracedDeviceClock | None, *, origin_ns: int
 ) -> FloatArray:
     """One row per step, ``[num_steps, ROW_WIDTH]``; NaN: not in the trace. Times of day count from the origin.
 
@@ -95,7 +95,7 @@ def _put_phases(rows: FloatArray, clock: str, phase_ns: FloatArray) -> None:
 
 
 def _fill_device(
-    rows: FloatArray, work: DeviceWork, steps: Steps, segments: StepSegments, clock: TracedDeviceClock
+    rows: FloatArray, work: TracedWork, steps: Steps, segments: StepSegments, clock: TracedDeviceClock
 ) -> None:
     border_ns = clock.read(segments.border_ns)
     windows = device_windows(steps, clock)
@@ -123,7 +123,7 @@ def _fill_device(
     rows[:, first : first + len(OWN_PHASES)] = wait_ns
 
 
-def _divide_exposed(work: DeviceWork, segments: StepSegments) -> Iterator[tuple[Phase | None, Intervals]]:
+def _divide_exposed(work: TracedWork, segments: StepSegments) -> Iterator[tuple[Phase | None, Intervals]]:
     """Exposed communication in disjoint parts: for gradients, for parameters, and the rest (None).
 
     A reduction is for gradients, and an all-gather for parameters, according to the phase that launched it.

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from distprof.facts.run import COLUMN
 from distprof.facts.trace import IntArray, Trace
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.reduce.device_work import examine_device
-from distprof.traces.reduce.launches import (
-    BEFORE_NS,
-    NEVER_NS,
-    describe_left_out,
-    find_cut_off,
-    find_launched,
-    launch_times,
-)
+from distprof.traces.reduce.device_work import describe_left_out, examine_device
+from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, find_cut_off, find_launched, launch_times
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.traces.reduce.real_traces import find_shared
