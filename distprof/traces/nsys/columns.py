@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 
 import numpy as np
 import numpy.typing as npt
@@ -154,9 +155,11 @@ class _Reader:
         parts: dict[str, list[IntArray]] = {name: [np.empty(0, np.int64)] for name in names}
         while rows := cursor.fetchmany(ROWS_AT_ONCE):
             self._database.check_time()
-            sound = [row for row in rows if self._is_sound(row)]
-            self._dropped += len(rows) - len(sound)
-            columns = list(zip(*sound, strict=True))
+            columns = list(zip(*rows, strict=True))
+            if not self._are_sound(columns):
+                sound = [row for row in rows if self._are_sound([(value,) for value in row])]
+                self._dropped += len(rows) - len(sound)
+                columns = list(zip(*sound, strict=True))
             for name, column in zip(self._values, columns, strict=False):
                 parts[name].append(np.array([UNKNOWN if value is None else value for value in column], np.int64))
             if self._text and columns:
@@ -164,15 +167,12 @@ class _Reader:
                 parts[self._text].append(np.array(codes, np.int64))
         return {name: np.concatenate(own) for name, own in parts.items()}
 
-    def _is_sound(self, row: Sequence[object]) -> bool:
-        """Whether a row has integers in the columns that are needed, and integers or nothing in the others."""
+    def _are_sound(self, columns: Sequence[Sequence[object]]) -> bool:
+        """Whether columns that are needed hold integers only, and the others integers, or texts, or nothing."""
         needed = len(self._wanted.needed)
-        text = row[-1]
-        return (
-            all(type(number) is int for number in row[:needed])
-            and all(type(number) is int or number is None for number in row[needed:-1])
-            and (text is None or isinstance(text, bytes))
-        )
+        kinds: tuple[set[type], ...] = ({int}, {int, NoneType}, {bytes, NoneType})
+        allowed = [kinds[0]] * needed + [kinds[1]] * (len(columns) - needed - 1) + [kinds[2]]
+        return all({*map(type, column)} <= types for column, types in zip(columns, allowed, strict=True))
 
 
 def repeat(value: int, count: int) -> IntArray:
