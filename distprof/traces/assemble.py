@@ -206,7 +206,7 @@ def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
         rank=rank, local_rank=None, host=head.host or f"host of rank {rank}", pid=head.pid,
         device=item.device_type,
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes) if name else None,
-        peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
+        peak=Peak(flops_per_s=None, source="a trace does not show how much arithmetic a step does"),
         source="trace", notes=(_say_rank_source(head), *item.notes),
     )  # fmt: skip
 
