@@ -22,8 +22,8 @@ from distprof import __version__
 from distprof.cli.bench.figures import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
 from distprof.render.units import clean_text
+from distprof.storage.safe_open import SQLITE_MAGIC, begins_with
 from distprof.traces.nsys.nsys_tool import Nsys, find_nsys
-from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from distprof.traces.tables.six_tables import TABLES
 
 OURS, RIVAL = "distprof", "nsys stats"
@@ -113,7 +113,7 @@ def _check(options: argparse.Namespace) -> Nsys:
         if getattr(options, name) < 1:
             raise UsageError(f"--{name} {getattr(options, name)}: must be 1 or more")
     require_folder(options.json)
-    if options.file is not None and not looks_like_sqlite(options.file):
+    if options.file is not None and not begins_with(options.file, SQLITE_MAGIC):
         raise UsageError(f"{options.file}: not an SQLite file: make one with nsys export --type sqlite")
     nsys = find_nsys()
     if nsys is None:

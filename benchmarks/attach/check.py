@@ -12,7 +12,7 @@ from benchmarks.attach.job import RANKS, ProgramOutcome
 from benchmarks.attach.program import ForeignProgram
 from distprof.errors import DistprofError
 from distprof.facts.run import PHASES, Run, Stretch
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def find_runs(outcome: ProgramOutcome, program: ForeignProgram) -> list[Path]:
 def check_recognition(outcome: ProgramOutcome, program: ForeignProgram) -> dict[str, Cell]:
     """Steps and phases."""
     try:
-        runs = [read_folder(folder) for folder in find_runs(outcome, program)]
+        runs = [load_run(folder) for folder in find_runs(outcome, program)]
     except DistprofError as error:
         return {"steps": Cell(right=False, text=str(error)[:80]), "phases": Cell(right=False)}
     wanted = (RANKS // program.jobs, program.steps)

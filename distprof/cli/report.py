@@ -19,7 +19,7 @@ from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
-from distprof.traces.read import read_paths
+from distprof.traces.load_run import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\

@@ -20,12 +20,11 @@ from distprof.render.terminal.nsys_tables import render_table, write_csv
 from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
 from distprof.storage.whole_file import write_whole
-from distprof.traces.one_job import require_one_job
-from distprof.traces.read import read_traces
-from distprof.traces.reduce.claims import read_claim
+from distprof.traces.load_run import read_traces
+from distprof.traces.one_job import read_claim, require_one_job
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.steps import find_steps
-from distprof.traces.sources import Source, find_sources, find_windows, require_some, say_unread
+from distprof.traces.sources import Source, find_sources, find_windows, format_unreadable, raise_nothing_readable
 from distprof.traces.tables.projection import PROJECTIONS, project
 from distprof.traces.tables.six_tables import TABLES, Table, make_table
 
@@ -155,9 +154,9 @@ def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list
         try:
             traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
         except (DataError, OSError) as error:
-            unread.append(say_unread(source.path, error))
+            unread.append(format_unreadable(source.path, error))
     if not traces:
-        require_some(unread)
+        raise_nothing_readable(unread)
     require_one_job([read_claim(trace) for trace in traces], at_several_times=True)
     return traces, unread
 

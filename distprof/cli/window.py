@@ -12,8 +12,7 @@ from typing import Any
 from distprof.cli.output_folder import LONGEST_NAME
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.render.units import clean_text, format_bytes
-from distprof.storage.run_folder import read_meta
-from distprof.storage.running import is_running
+from distprof.storage.run_folder import is_running, read_meta
 from distprof.storage.window_files import (
     MAX_STEPS,
     REQUEST,

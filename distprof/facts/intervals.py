@@ -70,16 +70,6 @@ def subtract(first: Intervals, second: Intervals) -> Intervals:
     return _sweep(first, second, _IN_FIRST)
 
 
-def clip(begin_ns: IntArray, end_ns: IntArray, windows: Intervals) -> Intervals:
-    """The part of the union of intervals, ``[num]`` each, that lies in the windows."""
-    return intersect(unite(begin_ns, end_ns), windows)
-
-
-def find_gaps(intervals: Intervals) -> Intervals:
-    """The gaps between one interval and the next."""
-    return intervals[1][:-1], intervals[0][1:]
-
-
 def measure_before(times_ns: IntArray, intervals: Intervals) -> IntArray:
     """How much of the intervals lies before each time, ns; same shape."""
     begin, end = intervals

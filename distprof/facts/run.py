@@ -18,11 +18,9 @@ from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.modules import ModuleTable
-from distprof.facts.presence import LastWrite
-from distprof.facts.readings import ClockReading as ClockReading
-from distprof.facts.readings import LinkReading as LinkReading
 from distprof.facts.stand import Stand
 from distprof.facts.trace_summary import TraceSummary
+from distprof.facts.writer_liveness import LastWrite
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -71,6 +69,8 @@ PASSES = {CollectiveKind.ALL_REDUCE: 2.0, CollectiveKind.ALL_GATHER: 1.0, Collec
 PHASES: tuple[Phase, ...] = tuple(Phase)
 PHASE_CODE: dict[Phase, int] = {phase: code for code, phase in enumerate(PHASES)}
 COMMUNICATION_PHASES = (Phase.ALL_GATHER, Phase.ALL_REDUCE)
+MAX_WORLD = 1 << 17
+"""Ranks of a job, recorded or traced: missing ones are named one by one."""
 OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
 """Phases of a rank's own work; waits in collectives may be part of them too."""
 
@@ -128,7 +128,7 @@ class RankInfo:
 
     rank: int
     local_rank: int | None
-    """None: a trace does not tell."""
+    """None: not in a trace."""
     host: str
     pid: int | None
     device: str | None
@@ -171,6 +171,32 @@ class Work:
     """With recomputation; the numerator of HFU."""
     analytic_flops_per_micro_step: int | None
     """``model_flops_per_micro_step`` from a formula instead of the dispatched operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """One comparison of a rank's monotonic clock with rank 0's."""
+
+    rank: int
+    at_ns: int
+    """Time of the comparison on rank 0's clock."""
+    offset_ns: int
+    """The rank's clock less rank 0's."""
+    bound_ns: int
+    """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReading:
+    """The bandwidth between rank 0's host and another, of one probe."""
+
+    rank: int
+    """The rank of the other host that took part."""
+    bytes_per_s: float
+    """In one direction: of gloo, between one rank of each host; of another backend, between all ranks of both, each way
+    at once."""
+    network: str = "gloo"
+    """The backend that moved the data, which chooses the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where a rank stands while no step ends: as it wrote itself, or as others can see it."""
+"""The state of a rank while no step ends: as it wrote it itself, or as others can see it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 MAX_GROUPS = 16
-"""Process groups that a rank tells about, the ones with pending collectives first."""
+"""Process groups in the state of a rank, the ones with pending collectives first."""
 MAX_FRAMES = 6
-"""Frames that it tells."""
+"""Frames of its stack there."""
 MAX_STOPPED = 16
-"""Stopped ranks of its host that it tells."""
+"""Stopped ranks of its host there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class GroupStand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """Where one rank stands."""
+    """The state of one rank."""
 
     source: Literal["ring", "none", "place"]
     """"ring": ``groups`` come from PyTorch's Flight Recorder; "none": they are unknown. "place": the rank wrote nothing

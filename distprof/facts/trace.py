@@ -165,9 +165,9 @@ class TraceHead:
     names_default_domain: bool = False
     """The file has a record of the default domain, with an empty name. The tool's own tables then write ``:range`` for
     its ranges instead of ``range``."""
-    not_understood: str | None = None
+    unknown_events: str | None = None
     """Counts of events of unknown kinds, in which a device may have been busy. None: there are none."""
-    num_not_understood: int = 0
+    num_unknown_events: int = 0
     """How many these are."""
     notes: tuple[str, ...] = ()
     """What was dropped, clamped or unreadable, and how often."""

@@ -242,4 +242,4 @@ class TraceSummary:
     """Before the device's first kernels, when what was launched before the trace began may have run; in no other time
     on the device, the span included."""
     modules: tuple[ModuleTotal, ...] = ()
-    """Each before its submodules; the first is everything. Empty: the trace tells of no module."""
+    """Each before its submodules; the first is everything. Empty: the trace contains no module."""

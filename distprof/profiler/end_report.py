@@ -16,7 +16,7 @@ from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 
 MOST_ENDS = 3
 """How many different ends of ranks are listed."""
@@ -60,7 +60,7 @@ def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tupl
         OSError: Something else has taken its place.
     """
     require_own(folder / "report.json")
-    run = complete_ends(read_folder(folder), completed_rows)
+    run = complete_ends(load_run(folder), completed_rows)
     report = analyze(run)
     return run, report, write_files(folder, run, report)
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from distprof.facts.presence import LastWrite
+from distprof.facts.writer_liveness import LastWrite
 from distprof.report.bandwidth_report import BandwidthReport
 from distprof.report.device_clock_report import DeviceClockReport
 from distprof.report.forecast_report import ForecastReport

@@ -1,5 +1,5 @@
-"""Matches steps of different ranks by number; and collectives by (group, step, position, kind, bytes), or not at
-all."""
+"""Matches the steps of different ranks by number, and their collectives by (group, step, position, kind, bytes) or not
+at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distprof.storage.collective_records import GroupInfo, RankCollectives
 Item = tuple[CollectiveKind, int | None]
 Shape = tuple[Item, ...]
 """Kind and bytes of the collectives of one group in a step. Bytes are 0 for `UNEVEN_KINDS`, whose sizes differ between
-ranks, and None throughout a group if some rank does not tell them."""
+ranks, and None throughout a group if they are not known on some rank."""
 _SHOWN_RANGES = 4
 MAX_FILL = 2
 """Cells of a table of ranks and steps per existing row, at most; steps that few ranks have are left out first."""

@@ -15,7 +15,7 @@ import numpy as np
 from distprof.errors import DataError
 from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
 from distprof.facts.run import FloatArray
-from distprof.storage.opening import open_file, open_folder
+from distprof.storage.safe_open import open_file, open_folder
 
 SCHEMA = "distprof.rank_modules/1"
 MAX_FILE_BYTES = 64 << 20

@@ -72,12 +72,12 @@ class Fields:
         """A row in the current column order. None: not finite numbers, or no step, or one without duration."""
         if not isinstance(values, list) or len(values) != self._width:
             return None
-        told = values if self._whole else [values[position] for position in self._positions]
-        if not set(map(type, told)) <= _NUMBERS:
+        known = values if self._whole else [values[position] for position in self._positions]
+        if not set(map(type, known)) <= _NUMBERS:
             return None
         row = np.full(ROW_WIDTH, np.nan)
         try:
-            row[self._columns] = np.array(told, dtype=np.float64)  # None becomes NaN
+            row[self._columns] = np.array(known, dtype=np.float64)  # None becomes NaN
         except OverflowError:
             return None
         step = row[_NUMBER]
@@ -95,7 +95,7 @@ def read_fields(header: Mapping[str, Any]) -> Fields | None:
 
 
 def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
-    """Where a rank stands, in words and in parts. None: invalid; parts that are missing or invalid leave the words."""
+    """A rank's state, in words and in parts. None: invalid; if the parts are missing or invalid, the words remain."""
     text = record["error"] if type(record.get("error")) is str else None
     try:
         stand = decode(Stand, record.get("stand"), "stand", DataError)
@@ -129,7 +129,7 @@ def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def _fit_between(known: FloatArray, possible: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Leaves out steps whose time between, or a part of it, is longer than that between the step before and this one.
+    """Leaves out steps whose time between steps, or a part of it, exceeds the time since the previous step ended.
 
     Args:
         known: The rows, 0 where not measured.

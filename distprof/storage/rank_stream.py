@@ -3,8 +3,8 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and an end record; a second one says how the process ended after that. A state record tells where a rank
-stands, until a step or the end follows; pending records are steps that its device had not finished then, and count
+come steps, and an end record; a second one says how the process ended after that. A state record says what a rank is
+doing, until a step or the end follows; pending records are steps that its device had not finished then, and count
 unless the step itself is written later.
 
 A writer that keeps only the latest steps goes on in a new file once its own has enough, and the full one takes the
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from distprof.facts.presence import hold
 from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
 from distprof.facts.stand import Stand
+from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
 from distprof.storage.own_folder import require_own
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
@@ -30,7 +30,7 @@ from distprof.storage.stream_part import SCHEMA, RankStream
 
 
 def append_end(path: Path, ended: str, *, error: str) -> None:
-    """Says how a process ended after it had closed its file; without a file there is nobody to tell."""
+    """Records how a process ended after it had closed its file; does nothing if there is no file."""
     with contextlib.suppress(OSError):
         require_own(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
@@ -53,7 +53,7 @@ class StreamWriter:
             run_id: Of the job.
             world_size: Ranks of the job.
             info: This rank.
-            keep_steps: At least so many of the latest steps stay on disk, and twice as many at most, and those of one
+            keep_steps: At least this many of the latest steps stay on disk, and at most twice as many and those of one
                 call. None: all.
 
         Raises:
@@ -100,8 +100,8 @@ class StreamWriter:
             self._go_on()
         lines: list[bytes] = []
         for row, kept, seen in zip(rows, segments, collectives or [None] * len(rows), strict=True):
-            first, told = self._encode_collectives(row, seen, groups)
-            lines += [*map(encode_line, first), encode_step(row, kept, told)]
+            first, kept_collectives = self._encode_collectives(row, seen, groups)
+            lines += [*map(encode_line, first), encode_step(row, kept, kept_collectives)]
         self._append(lines)
         self._rows_here += len(rows)
 

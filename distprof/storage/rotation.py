@@ -20,8 +20,8 @@ import numpy as np
 
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN
-from distprof.storage.opening import open_file
 from distprof.storage.record_lines import decode_line
+from distprof.storage.safe_open import open_file
 from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, RankStream, find_part, read_part
 
 _EARLIER, _NEXT = ".earlier.jsonl", ".next.jsonl"
@@ -120,15 +120,15 @@ def join_parts(parts: Sequence[Part]) -> RankStream:
     """
     last = read_part(*parts[-1])
     if len(parts) == 1:
-        return _tell_dropped(last)
+        return _count_dropped(last)
     try:
         first = read_part(*parts[0])
     except DataError as error:
-        return _tell_dropped(replace(last, warnings=(*last.warnings, f"left out: {error}")))
+        return _count_dropped(replace(last, warnings=(*last.warnings, f"left out: {error}")))
     if (first.run_id, first.info.rank) != (last.run_id, last.info.rank):
-        return _tell_dropped(replace(last, warnings=(*last.warnings, f"{parts[0][0].name}: of another run, left out")))
+        return _count_dropped(replace(last, warnings=(*last.warnings, f"{parts[0][0].name}: of another run, left out")))
     there = np.isin(first.rows[:, COLUMN["step"]], last.rows[:, COLUMN["step"]])  # once stalled, and then finished
-    return _tell_dropped(
+    return _count_dropped(
         replace(
             last, rows=np.concatenate([first.rows[~there], last.rows]), segments={**first.segments, **last.segments},
             collectives=(*first.collectives, *last.collectives), warnings=(*first.warnings, *last.warnings),
@@ -137,7 +137,7 @@ def join_parts(parts: Sequence[Part]) -> RankStream:
     )  # fmt: skip
 
 
-def _tell_dropped(stream: RankStream) -> RankStream:
+def _count_dropped(stream: RankStream) -> RankStream:
     return replace(stream, info=replace(stream.info, rows_dropped=stream.rows_before))
 
 

@@ -14,27 +14,27 @@ from pathlib import Path
 
 import numpy as np
 
-from distprof.config.decode import decode
+from distprof.config.decode import decode, load_json
 from distprof.errors import DataError, UsageError
-from distprof.facts.run import COLUMN, KINDS, Clock, Run, RunMeta
-from distprof.storage.json_file import read_object
-from distprof.storage.last_position import describe_place, read_place
-from distprof.storage.last_stack import read_last_stack
+from distprof.facts.run import COLUMN, KINDS, MAX_WORLD, Clock, Run, RunMeta
+from distprof.facts.writer_liveness import look_at_writer
+from distprof.storage.last_state import describe_place, read_last_stack, read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
-from distprof.storage.opening import open_folder
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
-from distprof.storage.stream_part import MAX_WORLD, RankStream
-from distprof.storage.whole_file import write_json
+from distprof.storage.safe_open import open_file, open_folder
+from distprof.storage.stream_part import RankStream
+from distprof.storage.whole_file import read_object, write_json
 
 SCHEMA = "distprof.run/1.0"
 MAX_META_BYTES = 32 << 20
-MAX_STRANGERS = 8
+MAX_NAMED = 8
 """How many unexpected files in the folder of streams are named one by one."""
+_MAX_HEADER_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.(?:position|stack|next\.jsonl)")
-"""What else ranks write there: PyTorch's Flight Recorder, where a rank stands, and the file in which it will go on."""
+"""What else ranks write there: PyTorch's Flight Recorder, their state, and the file in which they will continue."""
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -159,11 +159,11 @@ def _read_streams(
     except FileNotFoundError:
         warnings.append("ranks/ is missing: deleted, or not copied")
     except OSError as error:
-        raise DataError(f"{ranks}: {error.strerror}: {_say_whose(root)}") from None
+        raise DataError(f"{ranks}: {error.strerror}: {_name_owner(root)}") from None
     return streams
 
 
-def _say_whose(root: int) -> str:
+def _name_owner(root: int) -> str:
     """What to do if the folder must not be read."""
     owner = os.fstat(root).st_uid
     return f"it belongs to user {owner}: have them run `chmod -R a+rX` on the run folder, or report as that user"
@@ -172,7 +172,7 @@ def _say_whose(root: int) -> str:
 def _list_streams(inside: int, warnings: list[str]) -> list[str]:
     """Names of the streams; the first few other files are named in warnings, and the rest are counted."""
     streams: set[str] = set()
-    strangers: list[str] = []
+    others: list[str] = []
     with os.scandir(inside) as entries:
         files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     for name in sorted(files):
@@ -183,10 +183,10 @@ def _list_streams(inside: int, warnings: list[str]) -> list[str]:
         if files[name] and named is not None and stream == rank_path(Path(), int(named[1])).name:
             streams.add(stream)
         else:
-            strangers.append(name)
-    warnings += [f"{name}: not a rank stream, ignored" for name in strangers[:MAX_STRANGERS]]
-    if len(strangers) > MAX_STRANGERS:
-        warnings.append(f"ranks/: {len(strangers) - MAX_STRANGERS:,} more files that are not rank streams, ignored")
+            others.append(name)
+    warnings += [f"{name}: not a rank stream, ignored" for name in others[:MAX_NAMED]]
+    if len(others) > MAX_NAMED:
+        warnings.append(f"ranks/: {len(others) - MAX_NAMED:,} more files that are not rank streams, ignored")
     return sorted(streams)
 
 
@@ -210,8 +210,8 @@ def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unrea
     stack, where = read_last_stack(path, inside=inside)
     place = replace(place, stack=stack, where=where)
     lives = info.last_write is not None and info.last_write.writer_lives
-    told = describe_place(place) if info.error is None and not lives else info.error
-    return replace(stream, info=replace(info, stand=place, error=told))
+    state = describe_place(place) if info.error is None and not lives else info.error
+    return replace(stream, info=replace(info, stand=place, error=state))
 
 
 def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
@@ -244,6 +244,24 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
         device_collectives=on_device,
     )  # fmt: skip
+
+
+def is_running(folder: Path) -> bool:
+    """Whether rank 0 writes its stream: known from rank 0's stream alone, and without reading all of it.
+
+    Where locks do not show it (another host, some file systems): whether the stream has no end.
+    """
+    try:
+        with open_file(rank_path(folder, 0)) as file:
+            header = load_json(file.readline(_MAX_HEADER_BYTES))
+            lives = look_at_writer(file.fileno(), header if isinstance(header, dict) else {}).writer_lives
+            if lives is not None:
+                return lives
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            last = file.read().splitlines()[-1:]
+    except (OSError, DataError, ValueError, RecursionError):
+        return False
+    return not any(b'"type":"end"' in line.replace(b" ", b"") for line in last)
 
 
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:

@@ -13,11 +13,10 @@ import numpy as np
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
-from distprof.facts.presence import LastWrite, look_at_writer
-from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInfo, Segments
 from distprof.facts.stand import Stand
-from distprof.storage.collective_reader import CollectiveReader, DeviceStep
-from distprof.storage.collective_records import RankCollectives
+from distprof.facts.writer_liveness import LastWrite, look_at_writer
+from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
 from distprof.storage.rank_records import Fields, decode_segments, find_possible, find_room, read_fields, read_state
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
@@ -25,8 +24,6 @@ SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
-MAX_WORLD = 1 << 17
-"""Ranks of a job: the missing ones are named one by one."""
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
@@ -152,10 +149,10 @@ class _Found:
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
-        told = record.get("collectives")
+        collectives = record.get("collectives")
         begin_ns, room_ns = row[COLUMN["begin_host_ns"]], find_room(float(row[COLUMN["step_host_ns"]]))
         on_device = DeviceStep(float(row[COLUMN["begin_device_ns"]]), find_room(float(row[COLUMN["step_device_ns"]])))
-        if told is not None and not self.collectives.read_step(step, begin_ns, room_ns, told, on_device):
+        if collectives is not None and not self.collectives.read_step(step, begin_ns, room_ns, collectives, on_device):
             self._unmatched += 1
         return True
 
@@ -195,8 +192,8 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
         raise DataError(f"{path}: damaged header: no list of distinct fields")
     known = set(RankInfo.__dataclass_fields__) - {"last_write", "source", "stand", "rows_dropped"}  # found out here
     last = end or ({} if found.state is None else {"error": found.state})
-    told = {**header["info"], **{key: last[key] for key in last if key in known}}
-    info = decode(RankInfo, {key: told[key] for key in told if key in known}, f"{path}: header", DataError)
+    fields = {**header["info"], **{key: last[key] for key in last if key in known}}
+    info = decode(RankInfo, {key: fields[key] for key in fields if key in known}, f"{path}: header", DataError)
     if not 0 <= info.rank < MAX_WORLD or info.rows_lost < 0:
         raise DataError(f"{path}: damaged header: rank={info.rank}, rows_lost={info.rows_lost} is impossible")
     before = header["info"].get("notes", [])

@@ -9,8 +9,7 @@ from pathlib import Path
 from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.storage.json_file import read_object
-from distprof.storage.whole_file import write_json
+from distprof.storage.whole_file import read_object, write_json
 
 SCHEMA = "distprof.sweep/1.0"
 FILE = "sweep.json"

@@ -1,4 +1,4 @@
-"""Writes files that are there complete or not at all."""
+"""Small files: written such that they are there complete or not at all, and JSON objects read back without trust."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+from distprof.config.decode import load_json, require_flat
+from distprof.errors import DataError
 from distprof.storage.own_folder import require_own
+from distprof.storage.safe_open import open_file
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -28,3 +32,34 @@ def write_whole(path: Path, data: bytes | str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Writes strict JSON atomically."""
     write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_object(
+    path: Path, *, schema: str, what: str, missing: str, max_bytes: int, inside: int | None = None
+) -> dict[str, Any]:
+    """Reads the object.
+
+    Args:
+        path: The file.
+        schema: Of this version, such as ``distprof.run/1.0``; those with the same major version are accepted.
+        what: What is damaged if it is no JSON.
+        missing: The error if there is no such file.
+        max_bytes: Largest size accepted.
+        inside: Descriptor of the containing folder; links are then not followed.
+
+    Raises:
+        DataError: It is missing, damaged, or of another major version.
+    """
+    try:
+        with open_file(path, inside=inside, max_bytes=max_bytes) as file:
+            values: Any = load_json(file.read(max_bytes))
+        require_flat(values)
+    except FileNotFoundError:
+        raise DataError(missing) from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not valid JSON ({error}): the {what} is damaged") from None
+    if not isinstance(values, dict) or not str(values.get("schema")).startswith(schema.rpartition(".")[0] + "."):
+        raise DataError(f"{path}: not written by this major version of distprof (expected {schema})")
+    return values

@@ -12,9 +12,8 @@ from typing import Literal
 
 from distprof.config.decode import decode
 from distprof.errors import DataError
-from distprof.storage.json_file import read_object
 from distprof.storage.run_folder import kernel_path
-from distprof.storage.whole_file import write_json
+from distprof.storage.whole_file import read_object, write_json
 
 REQUEST, STATE = "window.request", "window.state"
 SCHEMA = "distprof.window/1.0"
@@ -28,7 +27,7 @@ class WindowRequest:
     """What a user asks of a running job."""
 
     id: str
-    """Made up by who asks, so that the answer can be told from others."""
+    """Chosen by whoever asks, so that the answer can be matched to the request."""
     steps: int | None
     """Steps to keep. None: as ``profile.kernel_steps`` says."""
 

@@ -27,8 +27,7 @@ from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.traces.align_clocks import align_clocks
 from distprof.traces.kineto.head import BY_NAME
 from distprof.traces.match_by_number import line_up_by_number
-from distprof.traces.one_job import BY_ORDER, require_one_job, says_world
-from distprof.traces.reduce.claims import UNIX_NS
+from distprof.traces.one_job import BY_ORDER, UNIX_NS, require_one_job, says_world
 from distprof.traces.reduce.traced_rank import TracedRank
 
 UNNAMED_DEVICE = "GPU"
@@ -123,7 +122,7 @@ def _distrust_names(traced: Sequence[TracedRank]) -> list[TracedRank]:
     if world_size is None:
         return list(traced)
     return [
-        dataclasses.replace(item, head=dataclasses.replace(item.head, rank=None))
+        dataclasses.replace(item, claim=dataclasses.replace(item.claim, head=dataclasses.replace(item.head, rank=None)))
         if item.head.rank_source == BY_NAME and item.head.rank is not None and item.head.rank >= world_size
         else item
         for item in traced
@@ -143,8 +142,8 @@ def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
     """The world size that the files state, unless it was only counted; else the number of ranks found. A rank taken
     from a file name does not imply that lower ranks exist."""
     said = [item.head.world_size or 0 for item in own if says_world(item.claim)]
-    told = [rank + 1 for rank, item in zip(ranks, own, strict=True) if item.head.rank_source != BY_NAME]
-    return max([*said, *told, len(ranks)])
+    implied = [rank + 1 for rank, item in zip(ranks, own, strict=True) if item.head.rank_source != BY_NAME]
+    return max([*said, *implied, len(ranks)])
 
 
 def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
@@ -207,7 +206,7 @@ def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
         rank=rank, local_rank=None, host=head.host or f"host of rank {rank}", pid=head.pid,
         device=item.device_type,
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes) if name else None,
-        peak=Peak(flops_per_s=None, source="a trace does not tell how much arithmetic a step is"),
+        peak=Peak(flops_per_s=None, source="a trace does not show how much arithmetic a step does"),
         source="trace", notes=(_say_rank_source(head), *item.notes),
     )  # fmt: skip
 
@@ -222,10 +221,10 @@ def _find_device_type(own: Sequence[TracedRank]) -> str | None:
 def list_dark(traced: Sequence[TracedRank]) -> list[str]:
     """The traces with events that are not understood and without a device that is: its work is unknown."""
     return [
-        f"{item.head.path}: {item.head.num_not_understood:,} events, perhaps of a device, were not understood: "
-        f"{item.head.not_understood}"
+        f"{item.head.path}: {item.head.num_unknown_events:,} events, perhaps of a device, were not understood: "
+        f"{item.head.unknown_events}"
         for item in traced
-        if item.head.not_understood is not None and item.activity.device is None
+        if item.head.unknown_events is not None and item.activity.device is None
     ]
 
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from distprof.facts.run import COLUMN
-from distprof.facts.trace import UNKNOWN, Activities, BoolArray, Calls, IntArray, Operators, Ranges, Trace, TraceHead
-from distprof.traces.kineto.annotations import is_step
+from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Operators, Ranges, Trace, TraceHead
+from distprof.traces.codes import keep_rows, select_names
+from distprof.traces.kineto.event_kinds import is_step
 from distprof.traces.reduce.launches import find_cut_off
 from distprof.traces.reduce.traced_rank import TracedRank
 
@@ -31,20 +32,21 @@ def find_cycles(traced: Sequence[TracedRank]) -> list[list[int]]:
     by_process: dict[object, list[int]] = defaultdict(list)
     for index, item in enumerate(traced):
         head = item.head
-        if head.tool == "kineto" and head.pid is not None and item.extent_ns is not None and len(item.rows):
+        if head.tool == "kineto" and head.pid is not None and item.claim.extent_ns is not None and len(item.rows):
             by_process[head.pid, head.rank, head.rank_source, head.world_size, head.host].append(index)
     found = []
     for indexes in by_process.values():
-        indexes.sort(key=lambda index: traced[index].extent_ns or (0, 0))
+        indexes.sort(key=lambda index: traced[index].claim.extent_ns or (0, 0))
         if len(indexes) > 1 and all(_goes_on(traced[one], traced[other]) for one, other in pairwise(indexes)):
             found.append(indexes)
     return found
 
 
 def _goes_on(earlier: TracedRank, later: TracedRank) -> bool:
-    assert earlier.extent_ns is not None and later.extent_ns is not None
+    assert earlier.claim.extent_ns is not None and later.claim.extent_ns is not None
     steps = COLUMN["step"]
-    return earlier.extent_ns[1] <= later.extent_ns[0] and earlier.rows[:, steps].max() < later.rows[:, steps].min()
+    ends_before = earlier.claim.extent_ns[1] <= later.claim.extent_ns[0]
+    return ends_before and earlier.rows[:, steps].max() < later.rows[:, steps].min()
 
 
 def join_cycles(traces: Sequence[Trace]) -> Trace:
@@ -75,8 +77,8 @@ def _join_heads(traces: Sequence[Trace]) -> TraceHead:
     return dataclasses.replace(
         heads[0], memory_peak_bytes=max(peaks, default=None),
         notes=tuple(dict.fromkeys([said, *(note for head in heads for note in head.notes)])),
-        not_understood="; ".join(head.not_understood for head in heads if head.not_understood) or None,
-        num_not_understood=sum(head.num_not_understood for head in heads),
+        unknown_events="; ".join(head.unknown_events for head in heads if head.unknown_events) or None,
+        num_unknown_events=sum(head.num_unknown_events for head in heads),
     )  # fmt: skip
 
 
@@ -98,10 +100,8 @@ def _leave_out_cut(trace: Trace) -> Trace:
     cut_ns, ranges = find_cut_off(trace), trace.ranges
     if cut_ns is None:
         return trace
-    steps: BoolArray = np.array([is_step(name) for name in trace.names])[ranges.name]
+    steps = select_names(ranges.name, trace.names, is_step)
     cut = steps & (ranges.end_ns > cut_ns)
     if not cut.any() or (cut == steps).all():
         return trace
-    columns: dict[str, Any] = {field.name: getattr(ranges, field.name) for field in dataclasses.fields(ranges)}
-    kept: dict[str, Any] = {name: None if value is None else value[~cut] for name, value in columns.items()}
-    return dataclasses.replace(trace, ranges=Ranges(**kept))
+    return dataclasses.replace(trace, ranges=keep_rows(ranges, ~cut))

@@ -45,7 +45,7 @@ class Numbered:
 
 
 def line_up_by_number(ranks: Sequence[int], tables: Sequence[Tables]) -> Numbered:
-    """Moves each collective into the step in which its group's first rank has it, and drops those of single ranks.
+    """Moves each collective into the step in which its group's first rank has it; drops what only some ranks have.
 
     A group is left as it is, to be matched by order, unless all of its collectives have numbers and these agree about
     kinds and sizes. Sends and receives have none that ranks share.
@@ -124,7 +124,7 @@ def _agree(found: Sequence[dict[Key, _Seen]], common: Sequence[Key]) -> bool:
 
 
 def _is_lined_up(found: Sequence[dict[Key, _Seen]], common: Sequence[Key]) -> bool:
-    """Whether all ranks have the same numbers in the same steps, so that their order tells the same."""
+    """Whether all ranks have the same numbers in the same steps, so that matching by order gives the same."""
     return all(len(own) == len(common) for own in found) and all(
         len({own[key].step for own in found}) == 1 for key in common
     )

@@ -1,4 +1,4 @@
-"""Do these traces belong to one job? They are refused if two of them contradict each other.
+"""What does a trace say about its job, and do several belong to one? They are refused if two contradict each other.
 
 These are contradictions: different world sizes, different backends of the default group, a process group that one
 member lists and another does not, devices of different vendors, and times that are far apart. Different GPU models are
@@ -7,20 +7,88 @@ not: some jobs run on mixed nodes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+
 from distprof.errors import DataError
-from distprof.traces.reduce.claims import Claim
+from distprof.facts.trace import Trace, TraceHead
 
 BY_ORDER = "process order"
 """The rank source of processes that the reader numbered itself."""
 MAX_APART_NS = 60 * 10**9
-"""A minute between the end of one trace and the begin of another: ranks of one job take part in the same collectives,
-so that their traces overlap but for how much the hosts' clocks differ."""
+"""A minute between the end of one trace and the begin of another. Ranks of one job take part in the same collectives,
+so their traces overlap, apart from the difference between the hosts' clocks."""
 MAX_APART_UNNAMED_NS = 10**9
-"""The same between traces of which one names no rank: nothing but the time says that they are of one job."""
+"""The same where one of the two traces names no rank: only the time shows that they belong to one job."""
 _LONG = ((86_400 * 10**9, "days"), (3_600 * 10**9, "hours"), (60 * 10**9, "minutes"), (10**9, "seconds"))
+_DEVICE_TYPES = {"NVIDIA": "cuda", "AMD": "cuda", "Intel": "xpu", "Huawei": "npu"}
+"""By vendor, what PyTorch calls its devices."""
+UNIX_NS = 10**18
+"""Later times are on the Unix clock: since 2001."""
+_VENDORS = {
+    "AMD": re.compile(r"\bAMD\b|Instinct|Radeon|^gfx\d", re.IGNORECASE),
+    "NVIDIA": re.compile(r"NVIDIA|Tesla|GeForce|Quadro", re.IGNORECASE),
+    "Intel": re.compile(r"\bIntel\b|\bArc\b|Data Center GPU Max|Ponte Vecchio", re.IGNORECASE),
+    "Huawei": re.compile(r"\bAscend", re.IGNORECASE),
+}
+_CALLS = {
+    "AMD": re.compile(r"hip[A-Z]"), "NVIDIA": re.compile(r"cu(?:da)?[A-Z]"),
+    "Intel": re.compile(r"(?:ur|ze|xpti|sycl)[A-Z]"), "Huawei": re.compile(r"acl(?:rt|nn|op|md)"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one trace says about its job."""
+
+    head: TraceHead
+    extent_ns: tuple[int, int] | None
+    """First begin and last end on the Unix clock. None: the trace uses another clock."""
+    vendor: str | None
+    """The device's vendor. None: there is no device, or the vendor is unknown."""
+
+
+def read_claim(trace: Trace) -> Claim:
+    """What the trace says about its job."""
+    return Claim(head=trace.head, extent_ns=_find_extent(trace), vendor=_find_vendor(trace))
+
+
+def _find_extent(trace: Trace) -> tuple[int, int] | None:
+    tables = [table for table in (trace.gpu, trace.calls, trace.ops, trace.ranges) if len(table.begin_ns)]
+    if not tables:
+        return None
+    start_ns = trace.head.session_start_ns or 0
+    begin_ns = start_ns + min(int(table.begin_ns.min()) for table in tables)
+    end_ns = start_ns + max(int(max(table.begin_ns.max(), table.end_ns.max())) for table in tables)
+    return (begin_ns, end_ns) if begin_ns > UNIX_NS else None
+
+
+def _find_vendor(trace: Trace) -> str | None:
+    """From the device's name, else from the runtime that was called."""
+    for vendor, pattern in _VENDORS.items():
+        if trace.head.device_name and pattern.search(trace.head.device_name):
+            return vendor
+    called = [trace.names[code] for code in np.unique(trace.calls.name).tolist()]
+    found = [vendor for vendor, pattern in _CALLS.items() if any(map(pattern.match, called))]
+    return found[0] if len(found) == 1 else None
+
+
+def find_device_type(trace: Trace) -> str | None:
+    """What the process ran on, as PyTorch calls it; "cpu" if nothing in the file speaks of a device. None: unknown."""
+    head, vendor = trace.head, _find_vendor(trace)
+    if vendor is not None:
+        return _DEVICE_TYPES[vendor]
+    used = bool(len(trace.gpu.begin_ns))
+    if "nccl" in (head.backend or "") or any(name.startswith("nccl") for name in trace.names):
+        return "cuda"
+    if used and head.tool == "nsys":
+        return "cuda"
+    dark = head.unknown_events is not None or head.memory_peak_bytes is not None or head.lists_devices
+    return None if used or dark else "cpu"
 
 
 def require_one_job(claims: Sequence[Claim], *, at_several_times: bool = False) -> None:

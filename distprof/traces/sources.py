@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from distprof.errors import DataError
-from distprof.storage.opening import open_folder
+from distprof.storage.safe_open import SQLITE_MAGIC, USUAL_LIMITS, begins_with, open_folder
 from distprof.traces.kineto.json_stream import BOM
 from distprof.traces.kineto.json_text import SPACE, JsonText
 from distprof.traces.kineto.read_kineto import SNIFF_BYTES, looks_like_kineto
-from distprof.traces.limits import USUAL_LIMITS
-from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 
 Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
@@ -49,22 +47,22 @@ def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
         try:
             sources, damaged = _look(path)
         except (DataError, OSError) as error:
-            unread.append(say_unread(path, error))
+            unread.append(format_unreadable(path, error))
             continue
         unread += damaged
         for source in sources:
             found.setdefault(source.path.resolve(), source)
     if not found:
-        require_some(unread)
+        raise_nothing_readable(unread)
     return list(found.values()), list(dict.fromkeys(unread))
 
 
-def say_unread(path: Path, error: DataError | OSError) -> str:
+def format_unreadable(path: Path, error: DataError | OSError) -> str:
     """A file and the reason it cannot be read, on one line."""
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def require_some(unread: Sequence[str]) -> NoReturn:
+def raise_nothing_readable(unread: Sequence[str]) -> NoReturn:
     """Raises because nothing was readable.
 
     Raises:
@@ -123,7 +121,7 @@ def _scan(folder: Path) -> tuple[list[Source], list[str]]:
             source = _sniff(path)
             damage = _find_damage(path) if source is None else None
         except OSError as error:
-            source, damage = None, say_unread(path, error)
+            source, damage = None, format_unreadable(path, error)
         found += [] if source is None else [source]
         unread += [] if damage is None else [damage]
     exported = {source.path.with_suffix("") for source in found if source.kind == "nsys"}
@@ -197,7 +195,7 @@ def _sniff(path: Path) -> Source | None:
         return None
     if path.suffix in CAPTURES:
         kind = "nsys-rep"
-    elif looks_like_sqlite(path):
+    elif begins_with(path, SQLITE_MAGIC):
         kind = "nsys"
     elif looks_like_kineto(path):
         kind = "kineto"

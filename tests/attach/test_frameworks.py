@@ -13,7 +13,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 from tests.faults.forked import make_rank, run
 from tests.ranks import find_ports
 
@@ -101,7 +101,7 @@ class Trained(NamedTuple):
 
     def read(self, name: str) -> Run:
         """The run folder of one of them."""
-        return read_folder(self.folder / name)
+        return load_run(self.folder / name)
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS])
@@ -145,7 +145,7 @@ def test_the_recipe_runs_as_written(trained: Trained) -> None:
     assert len(read_recipe(trained.name).splitlines()) <= 10
     assert [rank["recipe"]["error"] for rank in trained.ranks] == [None, None]
     (folder,) = trained.folder.glob("runs/*_my-run")
-    assert (folder / "report.html").exists() and read_folder(folder).column("step").shape == (2, 6)
+    assert (folder / "report.html").exists() and load_run(folder).column("step").shape == (2, 6)
 
 
 def test_losses_are_the_same_to_the_last_bit(trained: Trained) -> None:

@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
 from distprof.record.step.recorder import Recorder
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 from tests.conftest import find_missing_sharding
 from tests.faults.forked import make_rank, run
 from tests.forked_ranks import fork_alone
@@ -101,7 +101,7 @@ class Ended(NamedTuple):
 
     def read(self, name: str) -> Run:
         """The run folder of a program."""
-        return read_folder(self.folder / name)
+        return load_run(self.folder / name)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from distprof.cli import window
 from distprof.cli.parser import run_verb
 from distprof.facts.run import RankInfo
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import rank_path, write_meta
-from distprof.storage.running import is_running
+from distprof.storage.run_folder import is_running, rank_path, write_meta
 from distprof.storage.window_files import REQUEST, WindowState, read_request, window_path, write_state
 from tests.factories import make_run
 
@@ -74,7 +73,7 @@ def test_whether_a_job_runs_is_told_by_its_first_stream(folder: Path, monkeypatc
     assert not is_running(folder)
     writer = begin(folder)
     # this process holds its own lock, which does not tell; nor does that of another host
-    monkeypatch.setattr("distprof.facts.presence.is_held", lambda descriptor: None)
+    monkeypatch.setattr("distprof.facts.writer_liveness.is_held", lambda descriptor: None)
     assert is_running(folder)
     writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=[])
     assert not is_running(folder)

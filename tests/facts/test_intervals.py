@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 import distprof
 from distprof.facts.intervals import (
     Intervals,
-    clip,
-    find_gaps,
     find_inside,
     intersect,
     join,
@@ -58,8 +56,6 @@ def test_by_hand() -> None:
     assert list_pairs(intersect(work, other)) == [(10, 15), (30, 35)]
     assert list_pairs(subtract(work, other)) == [(0, 10), (35, 40)]
     assert list_pairs(join(work, other)) == [(0, 40)]
-    assert list_pairs(find_gaps(work)) == [(15, 30)]
-    assert list_pairs(clip(*columns([(0, 4), (2, 9)]), columns([(3, 5), (8, 20)]))) == [(3, 5), (8, 9)]
     assert measure_before(np.array([-5, 0, 7, 15, 20, 31, 99]), work).tolist() == [0, 0, 7, 15, 15, 16, 25]
     assert measure_within(work, columns([(0, 5), (5, 31), (15, 30), (90, 99)])).tolist() == [5, 11, 0, 0]
     assert find_inside(np.array([-1, 0, 14, 15, 29, 30, 40]), work).tolist() == [-1, 0, 0, -1, -1, 1, -1]
@@ -91,7 +87,6 @@ def test_as_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) ->
         "join": (join(one, two), spread(first) | spread(second)),
         "intersect": (intersect(one, two), spread(first) & spread(second)),
         "subtract": (subtract(one, two), spread(first) - spread(second)),
-        "clip": (clip(*columns(first), two), spread(first) & spread(second)),
     }
     for name, (intervals, truth) in expected.items():
         check_order(intervals)

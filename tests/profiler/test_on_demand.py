@@ -20,7 +20,7 @@ from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
 from distprof.profiler.session.session import Session
 from distprof.storage.window_files import WindowRequest, WindowState, publish_request, read_state
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 from distprof.traces.sources import list_called
 from distprof.world import World
 from tests.ranks import call_on_ranks
@@ -92,7 +92,7 @@ def test_two_ranks_are_looked_at_while_they_train(tmp_path: Path) -> None:
         assert first == second and first[0] == int(name[5:])
         windows.append(first)
     assert sorted(map(len, windows))[0] == 2 and max(map(len, windows)) == 3  # as asked for, and kernel_steps
-    run = read_folder(folder)
+    run = load_run(folder)
     assert run.column("window").tolist()[0] == run.column("window").tolist()[1]
     marked = run.column("step")[0][run.column("window")[0] == 1].tolist()
     assert marked == sorted(step for steps in windows for step in (steps[0] - 1, *steps))
@@ -137,7 +137,7 @@ def test_training_that_fails_in_a_window_ends_at_once(tmp_path: Path) -> None:
     session.close(KeyError("theirs"))
     assert not torch._C._autograd._profiler_enabled()
     assert list_called(tmp_path / "run") == []
-    run = read_folder(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert "the kernel window was interrupted: there is no trace of this rank" in run.ranks[0].notes
 
 

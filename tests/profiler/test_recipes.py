@@ -14,7 +14,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Clock
-from distprof.traces.read import read_folder
+from distprof.traces.load_run import load_run
 from tests.faults.forked import make_rank, run
 from tests.ranks import find_ports, make_environment
 
@@ -50,7 +50,7 @@ def test_the_loop_of_the_document_has_the_flops_of_its_micro_steps(tmp_path: Pat
     ended = run(*(make_rank(rank, 2, port, [], before=before + END) for rank in range(2)), cwd=tmp_path)
     assert [done.code for done in ended] == [0, 0], ended
     (folder,) = (tmp_path / "runs").iterdir()
-    recorded = read_folder(folder)
+    recorded = load_run(folder)
     assert (recorded.column("micro_steps") == 1).all() and recorded.column("step").shape == (2, 30)
     report = analyze(recorded)
     assert report.flops is not None and report.flops.model_flops_per_step == 1_000_000
@@ -71,4 +71,4 @@ def test_a_script_runs_under_the_command_of_the_readme_as_written(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2 * 16 and "distprof: run folder: " in done.stderr
     (folder,) = tmp_path.glob("runs/*_train")
-    assert (folder / "report.html").exists() and read_folder(folder).column("step").shape == (2, 16)
+    assert (folder / "report.html").exists() and load_run(folder).column("step").shape == (2, 16)

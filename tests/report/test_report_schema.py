@@ -19,9 +19,9 @@ import pytest
 from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.summary.between import PARTS as BETWEEN
-from distprof.facts.presence import LastWrite
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
+from distprof.facts.writer_liveness import LastWrite
 from distprof.render import finding_texts
 from distprof.render.files.files import describe_plain
 from distprof.report import (

@@ -15,7 +15,7 @@ import pytest
 from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.storage import module_files
 from distprof.storage.module_files import encode_modules, module_path, read_modules
-from distprof.storage.opening import open_folder
+from distprof.storage.safe_open import open_folder
 from tests.made_modules import make_table
 
 MEMORY = RankMemory(parameters=1, gradients=None, optimizer=0, buffers=3, activations=4, communication=None)

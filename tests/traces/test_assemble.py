@@ -30,7 +30,8 @@ def trace_all(traces: list[Trace]) -> list[TracedRank]:
 
 
 def rename(traced: TracedRank, **head: object) -> TracedRank:
-    return dataclasses.replace(traced, head=dataclasses.replace(traced.head, **head))  # type: ignore[arg-type]
+    claim = dataclasses.replace(traced.claim, head=dataclasses.replace(traced.head, **head))  # type: ignore[arg-type]
+    return dataclasses.replace(traced, claim=claim)
 
 
 def test_a_delayed_rank_is_named_with_its_phase_whatever_its_clock_shows() -> None:

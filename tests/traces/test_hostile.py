@@ -21,8 +21,8 @@ import pytest
 
 from distprof.cli.parser import run_verb
 from distprof.errors import DataError
+from distprof.storage.safe_open import Limits
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.limits import Limits
 from tests.ranks import REPOSITORY, make_environment
 from tests.traces.hostile_files import CANARY, CORPUS, EVIL_NAMES, Hostile, make_events, write_trace
 

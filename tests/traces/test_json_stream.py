@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
+from distprof.storage.safe_open import USUAL_LIMITS, Limits
 from distprof.traces.kineto.json_stream import MAX_KEYS, ArrayParts
 from distprof.traces.kineto.json_text import mend
-from distprof.traces.limits import USUAL_LIMITS, Limits
 from tests.kineto_file import write_text
 
 KEY = "traceEvents"

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from distprof.errors import DataError
 from distprof.facts.trace import Activities, Calls, Ranges, Trace
+from distprof.storage.safe_open import Limits
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.limits import Limits
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
 from tests.kineto_file import (

@@ -64,7 +64,7 @@ def test_steps_are_steps_whatever_their_category(tmp_path: Path, category: str |
     steps = [{**make_step(number, 100 * number, 90), "cat": category} for number in (3, 4)]
     trace = read_kineto(write_kineto(tmp_path / "t.json", [*steps, make_op("aten::mm", 310, 5)]))
     assert name_ranges(trace) == ["ProfilerStep#3", "ProfilerStep#4"] and trace.ranges.payload.tolist() == [3, 4]
-    assert name_ops(trace) == ["aten::mm"] and trace.head.not_understood is None
+    assert name_ops(trace) == ["aten::mm"] and trace.head.unknown_events is None
 
 
 def test_steps_are_not_counted_twice_nor_taken_from_the_device(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_nobody_understands_is_named_with_counts(tmp_path: Path, capsys: py
     events += [event for category in known for event in make_strange(category, 2)]
     steps = [make_step(number, 100 * number, 90) for number in (1, 2, 3)]
     path = write_kineto(tmp_path / "t.json", [*steps, *events])
-    said = read_kineto(path).head.not_understood
+    said = read_kineto(path).head.unknown_events
     shown = f"'<script>\\x1b[31m{'x' * 27}...'"
     assert said == (
         f"40 'mtia_ccp_events', 7 'mtia_runtime', 5 {shown}, 3 without a category, 2 'hpu_op', 6 of 6 more categories"
@@ -147,7 +147,7 @@ def test_where_there_are_kernels_strangers_are_a_note_and_nothing_else(tmp_path:
 
 def test_many_categories_cost_no_more_than_a_few(tmp_path: Path) -> None:
     events = [event for place in range(3_000) for event in make_strange(f"category {place}", 1)]
-    said = read_kineto(write_kineto(tmp_path / "t.json", [make_step(1, 100, 50), *events])).head.not_understood
+    said = read_kineto(write_kineto(tmp_path / "t.json", [make_step(1, 100, 50), *events])).head.unknown_events
     assert said is not None and said.startswith("2,000 '(other categories)', 1 'category 0'") and len(said) < 300
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distprof.facts.trace import Trace
-from distprof.traces.kineto.json_numbers import find_time_text, read_int
+from distprof.traces.kineto.json_text import find_time_text, read_int
 from distprof.traces.kineto.read_kineto import read_kineto
 from tests.kineto_file import JsonObject, find_real, make_kernel, make_launch, make_op, write_kineto
 

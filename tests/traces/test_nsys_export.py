@@ -12,10 +12,10 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN
+from distprof.storage.safe_open import SQLITE_MAGIC, begins_with
 from distprof.traces.nsys import nsys_tool
-from distprof.traces.nsys.export import export_report
+from distprof.traces.nsys.nsys_tool import export_report
 from distprof.traces.nsys.read_nsys import read_nsys
-from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from tests.nsys_file import (
     make_training_export,
 )  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_real_capture_of_two_processes(tmp_path: Path) -> None:
     ]
     subprocess.run(command, cwd=tmp_path, env=make_environment(), check=True, capture_output=True, timeout=120)
     path = export_report(tmp_path / "job.nsys-rep", tmp_path)
-    assert looks_like_sqlite(path)
+    assert begins_with(path, SQLITE_MAGIC)
     traces = read_nsys(path)
     assert [(trace.head.rank, trace.head.world_size) for trace in traces] == [(0, 2), (1, 2)]
     for trace in traces:

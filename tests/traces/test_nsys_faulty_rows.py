@@ -36,7 +36,7 @@ def test_rows_at_fault_are_dropped_and_counted(tmp_path: Path, column: str, valu
 
 
 def test_a_faulty_row_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_columns, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(nsys_columns, "ROWS_AT_ONCE", 100)
     export = SyntheticExport()
     for number in range(1000):
         export.launch(10, GEMM, number, number + 5, number + 9)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.traces.limits import Limits
+from distprof.storage.safe_open import SQLITE_MAGIC, Limits, begins_with
 from distprof.traces.nsys import database as nsys_database
 from distprof.traces.nsys.read_nsys import read_nsys
-from distprof.traces.nsys.sqlite_head import looks_like_sqlite
 from tests.nsys_file import PIDS, SyntheticExport, make_training_export
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -48,7 +47,7 @@ def test_fault_18_what_is_no_database_is_refused(tmp_path: Path, content: bytes,
     path = tmp_path / "x.sqlite"
     path.write_bytes(content)
     assert said in refuse(path)
-    assert looks_like_sqlite(path) == content.startswith(b"SQLite")
+    assert begins_with(path, SQLITE_MAGIC) == content.startswith(b"SQLite")
 
 
 @pytest.mark.parametrize("kept_ratio", [0.02, 0.3, 0.5, 0.97])
@@ -79,7 +78,7 @@ def test_folders_and_pipes_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.sqlite")  # to open it would wait for a writer
     assert "not a file" in refuse(tmp_path / "pipe.sqlite")
     assert "not a file" in refuse(tmp_path)
-    assert not looks_like_sqlite(tmp_path / "pipe.sqlite")
+    assert not begins_with(tmp_path / "pipe.sqlite", SQLITE_MAGIC)
 
 
 def test_another_programs_database_is_no_export(tmp_path: Path) -> None:
@@ -104,12 +103,6 @@ POSING: list[tuple[str, list[str]]] = [
     (f"{KERNEL} has no column demangledName", [f"ALTER TABLE {KERNEL} DROP COLUMN demangledName"]),
     ("NVTX_EVENTS has no column start", ["ALTER TABLE NVTX_EVENTS DROP COLUMN start"]),
     ("OSRT_API has no column start", ["DROP TABLE OSRT_API", GENERATED]),
-    ("OSRT_API has a column rowid", ["ALTER TABLE OSRT_API ADD COLUMN RowId INTEGER"]),
-    ("NVTX_EVENTS has a column rowid", ["ALTER TABLE NVTX_EVENTS ADD COLUMN RowID TEXT AS ('x')"]),
-    (
-        "no such column: rowid",
-        ["DROP TABLE OSRT_API", "CREATE TABLE OSRT_API (start PRIMARY KEY, end, globalTid, nameId) WITHOUT ROWID"],
-    ),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distprof.facts.trace import UNKNOWN, ActivityKind, Calls, CopyKind, RangeStyle, Trace
-from distprof.traces.limits import Limits
+from distprof.storage.safe_open import Limits
 from distprof.traces.nsys.read_nsys import read_nsys
 from tests.nsys_file import (
     ADD,

@@ -61,7 +61,7 @@ def test_every_row_is_read_as_a_naive_reading_has_it(
     path = export.write(tmp_path_factory.mktemp("nsys") / "x.sqlite")
     with pytest.MonkeyPatch.context() as patch:
         if chunk_rows:  # SQLite reads it, in chunks
-            patch.setattr(nsys_columns, "CHUNK_ROWS", chunk_rows)
+            patch.setattr(nsys_columns, "ROWS_AT_ONCE", chunk_rows)
             patch.setattr(nsys_columns, "Pages", refuse_pages)
         traces = read_nsys(path, all_processes=True)
     with sqlite3.connect(path) as base:

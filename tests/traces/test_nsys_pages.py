@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.traces.limits import Limits
+from distprof.storage.safe_open import Limits
 from distprof.traces.nsys import columns as nsys_columns
 from distprof.traces.nsys import pages as nsys_pages
 from distprof.traces.nsys.columns import Wanted, read_columns
@@ -25,23 +24,8 @@ EVENTS = Wanted(
 COLUMNS = "start INTEGER, end INTEGER, weight REAL, text TEXT, signed INTEGER, other TEXT, unsigned INTEGER"
 Row = tuple[Any, ...]
 EDGES = [
-    0,
-    1,
-    -1,
-    2,
-    127,
-    128,
-    -128,
-    -129,
-    2**15 - 1,
-    -(2**15),
-    2**23,
-    -(2**23) - 1,
-    2**31 - 1,
-    -(2**31),
-    2**47,
-    2**63 - 1,
-]
+    0, 1, -1, 2, 127, 128, -128, -129, 2**15 - 1, -(2**15), 2**23, -(2**23) - 1, 2**31 - 1, -(2**31), 2**47, 2**63 - 1,
+]  # fmt: skip
 
 
 def write_table(path: Path, rows: Iterable[Row], *, page_bytes: int = 4096, before: Sequence[str] = ()) -> Path:
@@ -71,12 +55,11 @@ def read_rows(path: Path, *, by_sql: bool = False, only_pages: bool = False) -> 
     def forbid(*_: object) -> None:
         raise AssertionError("SQLite was asked")
 
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)
+    with pytest.MonkeyPatch.context() as patch:
         if by_sql:
             patch.setattr(nsys_columns, "Pages", refuse)
         if only_pages:
-            patch.setattr(nsys_columns._Reader, "_find_chunks", forbid)
+            patch.setattr(nsys_columns._Reader, "_read_rows", forbid)
         rows = read_columns(Database(path, Limits()), EVENTS)
     texts = [*rows.texts, None]
     columns = (rows[name].tolist() for name in ("start", "end", "payload", "text"))

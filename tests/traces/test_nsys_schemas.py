@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.synthetic_nsys_schema import TABLES, Generation
 from distprof.errors import DataError
-from distprof.traces.nsys.columns import WHOLE, WHOLE_OR_NONE
 from distprof.traces.nsys.read_nsys import read_nsys
 from tests.nsys_file import make_training_export
 
@@ -77,8 +76,8 @@ def read_naively(path: Path, table: str) -> list[tuple[int, ...]]:
         known = {name: f'"{name}"' if name in there else "NULL" for name in READ[table]}
         needed = READ[table][: 4 if table == KERNEL else 3]
         types = [
-            f"typeof({known[name]}) IN ({WHOLE if name in needed else WHOLE_OR_NONE})" for name in known
-        ]  # fmt: skip
+            f"typeof({value}) IN ('integer', '{'' if name in needed else 'null'}')" for name, value in known.items()
+        ]
         types += [f"({known['end']} IS NULL OR {known['end']} >= start)"]
         types += [] if table == KERNEL else ["eventType IN (59, 60, 70, 71)"]
         shown = ("start", "end", *(("streamId", "deviceId") if table == KERNEL else ("int64Value", "eventType")))

@@ -14,8 +14,7 @@ from distprof.facts.trace import TraceHead
 from distprof.traces.assemble import assemble_run, attach_traces
 from distprof.traces.kineto.head import BY_NAME
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.one_job import BY_ORDER, require_one_job
-from distprof.traces.reduce.claims import Claim, read_claim
+from distprof.traces.one_job import BY_ORDER, Claim, read_claim, require_one_job
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.factories import make_run

@@ -14,8 +14,9 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_PARTIAL
 from distprof.facts.run import KINDS
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.reduce.device import code_collectives, measure_device
+from distprof.traces.reduce.device_work import code_collectives
 from tests.traces.reduce.real_traces import find_shared, read_events
+from tests.traces.reduce.synthetic_traces import measure_trace
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def test_what_communicates_and_what_of_it_is_exposed(name: str) -> None:
     for event in events:
         kernel = "exchanges" if EXCHANGES[name](event["name"]) else "computes"
         event["what"] = kernel if event["cat"] == "kernel" else "copies"
-    device = measure_device(read_kineto(find_shared("data", "kineto", name)), None)
+    device = measure_trace(read_kineto(find_shared("data", "kineto", name)), None)
     assert device is not None
     assert device.communication_busy_ns == sum_running(events, lambda what: "exchanges" in what)
     assert device.idle_communication_ns == sum_running(events, lambda what: what == {"exchanges"})
@@ -71,7 +72,7 @@ def test_what_communicates_and_what_of_it_is_exposed(name: str) -> None:
 
 def test_deep_ep_communicates_for_113_of_129_ms() -> None:
     """All of its kernels count, including a dispatch's layout: 0.41 ms, on the same stream, for nothing else."""
-    device = measure_device(read_kineto(find_shared("data", "kineto", "h800_deepseek_train.json.gz")), None)
+    device = measure_trace(read_kineto(find_shared("data", "kineto", "h800_deepseek_train.json.gz")), None)
     assert device is not None
     assert (device.communication_busy_ns, device.idle_communication_ns) == (113_440_000, 4_177_000)
 

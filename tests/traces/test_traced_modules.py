@@ -15,8 +15,9 @@ from distprof.render.files.module_files import list_module_tables
 from distprof.render.html.html import render_html
 from distprof.render.sections.sections import list_sections
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.read import read_paths
+from distprof.traces.load_run import read_paths
 from distprof.traces.reduce import module_calls, modules
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.modules import drop_module_ranges, total_modules
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
@@ -154,7 +155,7 @@ def test_own_ranges_of_modules_are_no_ranges_of_the_user(tmp_path: Path) -> None
 def test_modules_with_the_least_time_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "MAX_MODULES", 2)
     trace = read(tmp_path, make_one_step(1))
-    rows, left_out = total_modules(trace, None, None)
+    rows, left_out = total_modules(examine_device(trace), None, None)
     assert [row.name for row in rows] == ["", "", "body"] and left_out == 1
     assert "the table of modules leaves out those with the least time: 1" in trace_rank(trace, NameMap()).notes
 

@@ -44,7 +44,7 @@ from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
 from distprof.record.windows.nvtx_ranges import NvtxRanges, tool_listens
-from distprof.storage.last_position import open_place
+from distprof.storage.last_state import open_place
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, find_largest, wait_for_ranks
 

@@ -20,8 +20,7 @@ from distprof.record.step.recorder import Recorder
 from distprof.record.step.rows import pack_row, read_memory
 from distprof.record.step.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
-from distprof.storage.last_position import drop_place
-from distprof.storage.last_stack import drop_last_stack
+from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
 _LAST_STEPS = 32

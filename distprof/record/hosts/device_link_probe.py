@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from distprof.facts.readings import LinkReading
+from distprof.facts.run import LinkReading
 from distprof.record.hosts.clock_sync import identify_host
 from distprof.record.step.protocols import Accelerator
 from distprof.world import collect_texts

@@ -15,7 +15,7 @@ import signal
 import threading
 from pathlib import Path
 
-from distprof.storage.last_stack import SUFFIX, drop_last_stack
+from distprof.storage.last_state import STACK_SUFFIX, drop_last_stack
 
 _MONOTONIC, _TO_THREAD = 1, 4
 """CLOCK_MONOTONIC and SIGEV_THREAD_ID."""
@@ -84,7 +84,7 @@ def watch_lock(stream: Path, thread: int) -> LockWatch | None:
     library = _find_library()
     if number is None or library is None:
         return None
-    path = stream.with_suffix(SUFFIX)
+    path = stream.with_suffix(STACK_SUFFIX)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError:

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from distprof.facts.presence import is_held
 from distprof.facts.stand import MAX_STOPPED, StoppedRank
+from distprof.facts.writer_liveness import is_held
 from distprof.record.stalls.stopped_stack import read_stopped_stack
-from distprof.storage.last_position import SUFFIX
+from distprof.storage.last_state import POSITION_SUFFIX
 
 _LOCK = "hhqqi4x"
 """C's ``struct flock`` of 64-bit systems: kind, from where, start, length, process."""
@@ -34,7 +34,8 @@ class Peers:
                 self._alive.add(stream)
             elif stream in self._alive:
                 self._alive.remove(stream)
-                died |= stream.with_suffix(SUFFIX).exists()  # a rank that ends deletes it while it holds the lock
+                # a rank that ends deletes it while it holds the lock
+                died |= stream.with_suffix(POSITION_SUFFIX).exists()
         return died
 
     def find_stopped(self) -> tuple[StoppedRank, ...]:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distprof.storage.last_stack import Stack, choose_frames
+from distprof.storage.last_state import Stack, choose_frames
 
 LIMIT_S = 10.0
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
-from distprof.storage.last_position import BETWEEN, UNKNOWN, Position, make_place
+from distprof.storage.last_state import BETWEEN, UNKNOWN, Position, make_place
 
 MAX_SEGMENTS = 5120
 """Room for a step of a large model: FSDP2 waits four times per layer and micro-step, or 4,096 times for 128 layers and
@@ -82,7 +82,7 @@ class Timeline:
         self.around: list[int] = []
         """The phases around that one, outermost first. Empty: only `OTHER`, which is implied."""
         self.place = make_place()
-        """Where the rank stands, for whoever reads it after the process has died; see `storage.last_position`."""
+        """Where the rank stands, for whoever reads it after the process has died; see `storage.last_state`."""
         self._full_ns = self._late_code = self._late_ns = 0
         self._late_totals = [0] * len(PHASES)
 

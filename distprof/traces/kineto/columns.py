@@ -18,12 +18,11 @@ import numpy as np
 
 from distprof.errors import DataError
 from distprof.facts.trace import MODULE_DOMAIN, UNKNOWN, IntArray
-from distprof.traces.kineto.annotations import is_step
+from distprof.storage.safe_open import Limits
+from distprof.traces.kineto.event_kinds import LEFT_OUT, UnknownEvents, find_activity_kind, find_role, is_old, is_step
 from distprof.traces.kineto.events import NO_ARGS, Args, Event, EventPart, Losses
-from distprof.traces.kineto.json_numbers import Number, find_time_text, read_int
 from distprof.traces.kineto.json_stream import Part
-from distprof.traces.kineto.roles import LEFT_OUT, Strangers, find_activity_kind, find_role, is_old
-from distprof.traces.limits import Limits
+from distprof.traces.kineto.json_text import Number, find_time_text, read_int
 
 EXACT_US = 2.0**43
 MAX_TIME_US = 4.2e15
@@ -95,7 +94,7 @@ class KinetoColumns:
         self.gpu, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
         self.op_pids: Counter[int] = Counter()
         self.call_pids: Counter[int] = Counter()
-        self.strangers = Strangers()
+        self.unknown_events = UnknownEvents()
         self.memory_peak_bytes = UNKNOWN
         self.is_old = False
         """Whether the profiler wrote annotations as operators."""
@@ -119,20 +118,20 @@ class KinetoColumns:
         for category, events in groups.items():
             role = find_role(category)
             if role is None:
-                self._add_strangers(category, events, read)
+                self._add_unknown(category, events, read)
             elif role == "memory":
                 self._add_memory(events)
             elif role != LEFT_OUT:
                 self.is_old |= is_old(category or "")
                 self._add_spans(role, events, read)
 
-    def _add_strangers(self, category: str | None, events: list[Event], read: EventPart) -> None:
+    def _add_unknown(self, category: str | None, events: list[Event], read: EventPart) -> None:
         """Keeps steps, which are known by name alone; counts the others so that they are mentioned."""
         steps = [event for event in events if event.ph == "X" and is_step(event.name or "")]
         if steps:
             self._add_spans("ranges", steps, read)
         if (count := sum(event.ph in ("X", "B") for event in events) - len(steps)) > 0:
-            self.strangers.add(category, count)
+            self.unknown_events.add(category, count)
 
     def _add_memory(self, events: list[Event]) -> None:
         for event in events:
@@ -185,7 +184,7 @@ class KinetoColumns:
         if set(map(type, values)) == {int}:
             return np.array(values, np.int64)  # within 62 bits, since decoding checks that
         found = [UNKNOWN if value is None else read_int(value) for value in values]
-        self._count_strange(name, sum(value is None for value in found))
+        self._count_invalid(name, sum(value is None for value in found))
         return np.array([UNKNOWN if value is None else value for value in found], np.int64)
 
     def _read_threads(self, values: list[Number], name: str) -> IntArray:
@@ -194,8 +193,8 @@ class KinetoColumns:
             return np.array(values, np.int64)
         read = {value: _read_thread(value) for value in set(values)}  # a file has few of them
         found = [read[value] for value in values]
-        strange = sum(isinstance(value, float) and number < 0 for value, number in zip(values, found, strict=True))
-        self._count_strange(name, strange)
+        invalid = sum(isinstance(value, float) and number < 0 for value, number in zip(values, found, strict=True))
+        self._count_invalid(name, invalid)
         return np.array(found, np.int64)
 
     def _count_pids(self, pids: Counter[int], spans: list[Event]) -> None:
@@ -207,17 +206,17 @@ class KinetoColumns:
         """A name, even if the file has it as a number."""
         if value is None or isinstance(value, str):
             return value
-        self._count_strange(name, int(not isinstance(value, int)))
+        self._count_invalid(name, int(not isinstance(value, int)))
         return str(value) if isinstance(value, int) else None
 
     def _read_number(self, args: Args) -> int:
         """A collective's number within its group. Each rank counts its sends and receives for itself."""
         found = read_int(args.number)
-        self._count_strange("Seq", int(found is None))
+        self._count_invalid("Seq", int(found is None))
         alone = isinstance(args.collective, str) and args.collective.lower() in ONE_SIDED
         return UNKNOWN if found is None or alone else found
 
-    def _count_strange(self, name: str, count: int) -> None:
+    def _count_invalid(self, name: str, count: int) -> None:
         if count:
             self.losses.counts[f"fields not understood: {name}"] += count
 

@@ -12,9 +12,8 @@ import msgspec
 
 from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN
-from distprof.traces.kineto.json_numbers import Number
 from distprof.traces.kineto.json_stream import Part
-from distprof.traces.kineto.json_text import BAD_TEXT, SPACED, mend
+from distprof.traces.kineto.json_text import BAD_TEXT, SPACED, Number, mend
 
 WRONG = "events dropped: fields of wrong types or beyond 64 bits"
 
@@ -86,16 +85,13 @@ class Losses:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._mended = False
+        self.mended = False
+        """Whether the file is not strict JSON."""
 
-    def note_mended(self) -> None:
-        """Notes that the file is not strict JSON."""
-        self._mended = True
-
-    def say(self) -> tuple[str, ...]:
+    def describe(self) -> tuple[str, ...]:
         """Notes for the report."""
         notes = [f"{count} {what}" for what, count in sorted(self.counts.items()) if count]
-        if self._mended:
+        if self.mended:
             notes.append("not strict JSON: invalid numbers (NaN, inf) and invalid characters were replaced")
         return tuple(notes)
 
@@ -123,7 +119,7 @@ class EventPart:
         except BAD_TEXT:
             mended = mend(self._text)
             if mended != self._text.translate(SPACED):
-                losses.note_mended()
+                losses.mended = True
         self._text = mended
         kept, self._raw = [], []
         raws = self._decode_raw()

@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
+from distprof.config.decode import is_whole
 from distprof.facts.hardware import is_amd
-from distprof.traces.kineto.json_numbers import read_int
-from distprof.traces.limits import MAX_WORLD
+from distprof.facts.run import MAX_WORLD
+from distprof.traces.kineto.json_text import read_int
 
 BY_NAME = "the file's name"
-"""The rank source if nothing inside the file tells the rank."""
+"""The rank source if nothing inside the file gives the rank."""
 MAX_BASE_NS = 4_200_000_000_000_000_000
 """The year 2103."""
 MAX_MEMORY_BYTES = 1 << 50
@@ -110,11 +111,11 @@ def find_device(outside: Outside, number: int) -> DeviceProperties:
 def _describe_device(device: Mapping[str, Any]) -> DeviceProperties:
     memory_bytes = read_int(device.get("totalGlobalMem"))
     major, minor = (read_int(device.get(name)) for name in ("computeMajor", "computeMinor"))
-    told = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
+    plausible = major is not None and minor is not None and 0 <= major < 1000 and 0 <= minor < 1000
     return DeviceProperties(
         name=_cut(device.get("name")),
         memory_bytes=memory_bytes if memory_bytes is not None and 0 < memory_bytes < MAX_MEMORY_BYTES else None,
-        compute_capability=(major, minor) if told else None,  # type: ignore[arg-type]
+        compute_capability=(major, minor) if plausible else None,  # type: ignore[arg-type]
     )
 
 
@@ -133,10 +134,6 @@ def _pick(parts: list[_Outside], name: str, notes: list[str]) -> Any:
             continue
         found = value if value is not None else found
     return found
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _read_int(fields: Mapping[str, Any], name: str, least: int, most: int, notes: list[str]) -> int | None:
@@ -168,6 +165,6 @@ def _read_groups(config: object, world_size: int | None) -> dict[str, tuple[int,
         name, ranks = (group.get("pg_name"), group.get("ranks")) if isinstance(group, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(ranks, list) or not ranks or name in groups:
             continue
-        if all(_is_int(rank) and 0 <= rank < (world_size or MAX_WORLD) for rank in ranks):
+        if all(is_whole(rank, world_size or MAX_WORLD) for rank in ranks):
             groups[name[:MAX_WORD_LETTERS]] = tuple(ranks)
     return groups

@@ -17,8 +17,8 @@ from typing import Generic, NoReturn, TypeVar
 import numpy as np
 
 from distprof.errors import DataError
+from distprof.storage.safe_open import Limits
 from distprof.traces.kineto.json_text import BAD_TEXT, SPACE, JsonText, blank_escapes, mend_object
-from distprof.traces.limits import Limits
 
 BOM = b"\xef\xbb\xbf"
 PART_BYTES = 1 << 20

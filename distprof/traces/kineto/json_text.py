@@ -1,4 +1,7 @@
-"""The text of an untrusted JSON file: decompressed up to limits, and mended if it is almost JSON."""
+"""The text of an untrusted JSON file: decompressed up to limits, and mended if it is almost JSON.
+
+Integers and times are read as numbers, or from text that has only one possible meaning.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.storage.opening import open_file
-from distprof.traces.limits import Limits
+from distprof.storage.safe_open import Limits, open_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 INPUT_BYTES = 64 << 10
@@ -29,6 +31,13 @@ _HALF_PAIR = re.compile(
 )
 SPACED = bytes(byte if byte >= 32 else 32 for byte in range(256))
 """A table for `bytes.translate`: control characters, which JSON strings must not contain, become spaces."""
+Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+Number = Int | float | str | None
+"""The JSON types of a number in a file; see `read_int`."""
+LARGEST = 2**62
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
+_TIME = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,20})?")
 
 
 class JsonText:
@@ -139,3 +148,24 @@ def _is_object(text: bytes) -> bool:
     except BAD_TEXT:
         return False
     return True
+
+
+def read_int(value: object) -> int | None:
+    """An integer, also if written as 7.0, "7" or "0x7". None: not an integer, or larger than 62 bits."""
+    if isinstance(value, str):
+        text = value.strip()
+        if _DECIMAL.fullmatch(text):
+            value = int(text)
+        elif _HEXADECIMAL.fullmatch(text):
+            value = int(text, 16)
+    elif isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST:
+        return value
+    return None
+
+
+def find_time_text(value: object) -> str | None:
+    """The decimal number in a text. None: not a text, or not a plain decimal number."""
+    text = value.strip() if isinstance(value, str) else ""
+    return text if _TIME.fullmatch(text) else None

@@ -27,13 +27,14 @@ from distprof.facts.trace import (
     Trace,
     TraceHead,
 )
-from distprof.traces.kineto.annotations import STEP, move_annotations
+from distprof.storage.safe_open import USUAL_LIMITS, Limits
+from distprof.traces.codes import match_calls
 from distprof.traces.kineto.columns import AUTOGRAD_COLUMNS, KinetoColumns
+from distprof.traces.kineto.event_kinds import STEP, move_annotations
 from distprof.traces.kineto.events import decode_events
 from distprof.traces.kineto.head import MAX_BASE_NS, Outside, find_device, read_outside
 from distprof.traces.kineto.json_stream import BOM, PART_BYTES, ArrayParts
 from distprof.traces.kineto.json_text import SPACE, JsonText
-from distprof.traces.limits import USUAL_LIMITS, Limits
 
 SNIFF_BYTES = 16 << 10
 MAX_SNIFF_BYTES = 1 << 20
@@ -89,7 +90,7 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
     for part in parts:
         columns.add(part)
     if not columns.num_used:
-        found = columns.strangers.say()
+        found = columns.unknown_events.describe()
         what = f"has no kernel, call, operator or annotation{f' but {found}' if found else ''}"
         raise DataError(f"{path}: {what}: not a trace of the PyTorch profiler")
     return _make_trace(path, columns, read_outside(path, parts.head, parts.tail))
@@ -97,18 +98,9 @@ def read_kineto(path: Path, limits: Limits = USUAL_LIMITS, *, part_bytes: int = 
 
 def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     found = columns.gpu.close(
-        "begin_ns",
-        "end_ns",
-        "name",
-        "kind",
-        "device",
-        "stream",
-        "size_bytes",
-        "group",
-        "collective",
-        "number",
+        "begin_ns", "end_ns", "name", "kind", "device", "stream", "size_bytes", "group", "collective", "number",
         "correlation",
-    )
+    )  # fmt: skip
     called = columns.calls.close("begin_ns", "end_ns", "name", "thread", "correlation")
     ops = columns.ops.close("begin_ns", "end_ns", "name", "thread", *AUTOGRAD_COLUMNS)
     ranges = columns.ranges.close("begin_ns", "end_ns", "name", "domain", "thread")
@@ -119,9 +111,9 @@ def _make_trace(path: Path, columns: KinetoColumns, outside: Outside) -> Trace:
     middle_ns = int(np.partition(begins_ns, len(begins_ns) // 2)[len(begins_ns) // 2])  # an element, so it is kept
     for table in tables:
         columns.losses.counts["events dropped: days away from the others"] += _drop_strays(table, middle_ns)
-    notes = [*outside.notes, *columns.losses.say(), *_add_base(tables, middle_ns, outside.base_ns)]
-    if strangers := columns.strangers.say():
-        notes.append(f"events of unknown kinds, which no figure includes: {strangers}")
+    notes = [*outside.notes, *columns.losses.describe(), *_add_base(tables, middle_ns, outside.base_ns)]
+    if unknown := columns.unknown_events.describe():
+        notes.append(f"events of unknown kinds, which no figure includes: {unknown}")
     for table in tables:
         for column in ("name", "domain", "group", "collective"):
             if column in table:
@@ -177,20 +169,9 @@ def _sort_calls(called: dict[str, IntArray]) -> tuple[Calls, IntArray]:
     return Calls(**table), correlation
 
 
-def _find_calls(correlation: IntArray, launched: IntArray) -> IntArray:
-    """The first call with each number; -1 for none. Numbers below 1 mean that there is no call."""
-    if not len(launched):
-        return np.full(len(correlation), UNKNOWN, np.int64)
-    order = np.argsort(launched, kind="stable")
-    sorted_numbers = launched[order]
-    index = np.minimum(np.searchsorted(sorted_numbers, correlation), len(launched) - 1)
-    known = (sorted_numbers[index] == correlation) & (correlation > 0)
-    return np.where(known, order[index], UNKNOWN)
-
-
 def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tuple[str, ...]) -> Activities:
     table = _sort(found)
-    call = _find_calls(table.pop("correlation"), launched)
+    call = match_calls(table.pop("correlation"), launched)
     is_copy = table["kind"] == ActivityKind.MEMCPY
     copy = np.full(len(call), CopyKind.NONE, np.int64)
     pageable = np.full(len(call), UNKNOWN, np.int64)
@@ -204,7 +185,7 @@ def _make_activities(found: dict[str, IntArray], launched: IntArray, names: tupl
 
 
 def _read_pageable(name: str) -> int:
-    """Whether an end of ``Memcpy HtoD (Pageable -> Device)`` is pageable; -1 if the name does not tell."""
+    """Whether an end of ``Memcpy HtoD (Pageable -> Device)`` is pageable; -1 if the name does not say."""
     ends = name.partition("(")[2].lower()
     if "pageable" in ends:
         return 1
@@ -234,6 +215,7 @@ def _make_head(
         device_name=device.name, device_memory_bytes=device.memory_bytes,
         compute_capability=device.compute_capability,
         memory_peak_bytes=columns.memory_peak_bytes if columns.memory_peak_bytes >= 0 else None,
-        lists_devices=bool(outside.devices), group_ranks=outside.group_ranks, not_understood=columns.strangers.say(),
-        num_not_understood=columns.strangers.num_events, notes=notes,
+        lists_devices=bool(outside.devices), group_ranks=outside.group_ranks,
+        unknown_events=columns.unknown_events.describe(), num_unknown_events=columns.unknown_events.num_events,
+        notes=notes,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,10 +10,9 @@ import numpy as np
 
 from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, RangeStyle
-from distprof.traces.factorize import number_values
+from distprof.traces.codes import factorize
 from distprof.traces.nsys.columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
-from distprof.traces.nsys.database import Database
-from distprof.traces.nsys.names import StringIds
+from distprof.traces.nsys.database import Database, decode
 
 Columns = dict[str, IntArray]
 MAX_NS = 1 << 60
@@ -69,6 +67,9 @@ COPY_KINDS = (
 )  # fmt: skip
 ON_DEVICE = (CopyKind.DEVICE_TO_DEVICE, CopyKind.PEER_TO_PEER)
 PAGEABLE = 0
+LOST = b"(name not in the file)"
+CROWDED = "(one of too many names)"
+ASKED_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +108,7 @@ def read_capture(database: Database, *, only_times: bool = False) -> Capture:
     wanted.sort(key=lambda one: -rows[one.table] * (len(one.needed) + len(one.optional)))
     from concurrent.futures import ThreadPoolExecutor  # not to be had when Python ends
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        warnings.simplefilter("error", DeprecationWarning)  # how NumPy reports text that is not a number
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         tables = pool.map(lambda one: read_columns(database, one), wanted)
         read = {one.table: table for one, table in zip(wanted, tables, strict=True)}
     return _Assembly(database, read).assemble()
@@ -185,7 +185,7 @@ class _Assembly:
             name = repeat(self._names.add("[CUDA memset]"), count)
             columns |= {"name": name, "kind": repeat(ActivityKind.MEMSET, count)}
         else:
-            graphs, which = number_values(rows["graph"])
+            graphs, which = factorize(rows["graph"])
             numbers = [
                 self._names.add("CUDA graph" if one == UNKNOWN else f"CUDA graph {one}") for one in graphs.tolist()
             ]
@@ -199,7 +199,7 @@ class _Assembly:
             for code, label in self._database.read_few("ENUM_CUDA_MEMCPY_OPER", ("id", "label"))
             if isinstance(code, int) and isinstance(label, str)
         } or dict(enumerate(COPY_LABELS))
-        codes, which = number_values(rows["copyKind"])
+        codes, which = factorize(rows["copyKind"])
         labels = [said.get(code, f"kind {code}") for code in codes.tolist()]
         kinds = [COPY_KINDS[code] if 0 <= code < len(COPY_KINDS) else CopyKind.OTHER for code in codes.tolist()]
         names = [self._names.add(f"[CUDA memcpy {label}]") for label in labels]
@@ -257,6 +257,56 @@ class _Assembly:
             row[0] for row in self._database.read_few("ANALYSIS_DETAILS", ("duration",)) if isinstance(row[0], int)
         ]
         return np.where(np.isin(end_ns, stops), UNKNOWN, end_ns) if stops else end_ns
+
+
+class StringIds:
+    """Codes for all names of a file. Codes of `Texts` stay unchanged; `finish` turns them into indexes of names."""
+
+    def __init__(self, database: Database, texts: Texts) -> None:
+        self._database, self._texts = database, texts
+        self._lost = 0
+
+    def add(self, text: str) -> int:
+        """The code of a name of our own."""
+        return self._texts[text.encode()]
+
+    def find(self, strings: IntArray) -> IntArray:
+        """Codes of the names with these numbers in StringIds; -1 gives the empty name."""
+        different, which = factorize(strings)
+        known = self._read(different[different != UNKNOWN])
+        lost = self._texts[LOST] if len(known) < np.count_nonzero(different != UNKNOWN) else UNKNOWN
+        numbers = [0 if one == UNKNOWN else known.get(one, lost) for one in different.tolist()]
+        found = np.array(numbers, np.int64)[which]
+        self._lost += int(np.count_nonzero(found == lost)) if lost != UNKNOWN else 0
+        return found
+
+    def _read(self, strings: IntArray) -> dict[int, int]:
+        """Reads only the texts needed: StringIds also holds what programs printed."""
+        found: dict[int, int] = {}
+        for begin in range(0, len(strings), ASKED_AT_ONCE):
+            self._database.check_time()
+            asked = ", ".join(map(str, strings[begin : begin + ASKED_AT_ONCE].tolist()))
+            for string, text in self._database.read_texts("StringIds", "id", "value", f"WHERE id IN ({asked})"):
+                if string not in found:
+                    found[string] = self._texts[text]
+        return found
+
+    def finish(self) -> tuple[tuple[str, ...], IntArray, list[str]]:
+        """The names; for each code given so far, and finally for -1, its name's index; and notes about losses."""
+        letters = self._database.limits.max_name_letters
+        texts = [decode(text, letters) for text in self._texts] + [CROWDED]
+        names = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        long = sum(len(text.decode("utf-8", "replace")) > letters for text in self._texts)
+        notes = [
+            f"{count:,} {what}"
+            for count, what in (
+                (long, f"names longer than {letters:,} letters: cut"),
+                (self._texts.refused, f"rows whose names exceeded the total size limit: named {CROWDED!r}"),
+                (self._lost, "rows whose names are not in StringIds"),
+            )
+            if count
+        ]
+        return tuple(names), np.array([names[text] for text in texts], np.int64), notes
 
 
 def _split_thread(threads: IntArray) -> Columns:

@@ -1,33 +1,27 @@
 """Reads tables of an untrusted SQLite file as columns, fast.
 
-Nothing runs per row in Python, and most of it without Python's lock, so that several tables are read at once. A table
-laid out as nsys does it is read directly from the file's pages. For other tables, SQLite joins the values of many rows
-of a column into one text, which NumPy parses. Rows that do not give one integer per column are read again one by one,
-and are dropped and counted if they are malformed.
+A table laid out as nsys does it is read directly from the file's pages: nothing runs per row in Python, and most of it
+without Python's lock, so that several tables are read at once. Other tables are read row by row through SQLite, and
+malformed rows are dropped and counted.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 
 import numpy as np
 import numpy.typing as npt
 
 from distprof.errors import DataError
 from distprof.facts.trace import UNKNOWN, IntArray
-from distprof.storage.opening import open_file
-from distprof.traces.limits import Limits
+from distprof.storage.safe_open import Limits, open_file
 from distprof.traces.nsys.database import Database, cut_text
 from distprof.traces.nsys.pages import Pages, Unusual
 
-CHUNK_ROWS = 50_000
-SLOW_CHUNK_ROWS = 1_000
-LAST_ROW = (1 << 63) - 1
-SEPARATOR = b"\x1f"
-WHOLE, WHOLE_OR_NONE = "'integer'", "'integer', 'null'"
-"""Names of SQLite's value types."""
+ROWS_AT_ONCE = 10_000
 
 
 class Texts(dict[bytes, int]):
@@ -75,7 +69,7 @@ class Rows:
 
 
 def read_columns(database: Database, wanted: Wanted) -> Rows:
-    """Reads all rows of a table, in file order. The caller must have turned warnings into errors.
+    """Reads all rows of a table, in file order.
 
     Raises:
         DataError: A needed column is missing, or the file is damaged.
@@ -85,15 +79,13 @@ def read_columns(database: Database, wanted: Wanted) -> Rows:
 
 
 class _Reader:
-    """Reads one table, chunk by chunk."""
+    """Reads one table."""
 
     def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
         self._base, self._wanted, self._database = base, wanted, database
         self._there = there = database.find_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
-        if database.hides_row_numbers(base, wanted.table):
-            raise DataError(f"{database.path}: {wanted.table} has a column rowid, which nsys never writes")
         self._values = {name: f'"{name}"' for name in wanted.needed}
         for name, spellings in wanted.optional.items():
             known = [f'"{spelling}"' for spelling in spellings if spelling in there]
@@ -108,8 +100,7 @@ class _Reader:
         columns = self._read_pages()
         if columns is None:
             self._texts = Texts(self._database.limits)
-            parts = [self._read_fast(*chunk) or self._read_slowly(*chunk) for chunk in self._find_chunks()]
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
+            columns = self._read_rows()
         names = [*self._wanted.needed, *self._wanted.optional, *([self._wanted.text] if self._wanted.text else [])]
         rows = len(next(iter(columns.values()), ()))
         unknown = repeat(UNKNOWN, rows)
@@ -151,77 +142,37 @@ class _Reader:
             return None
         return columns if at == rows else None
 
-    def _find_chunks(self) -> Iterator[tuple[int, int]]:
-        """First and last row number of each chunk; row numbers may have gaps of any size."""
-        after = -LAST_ROW - 1
-        query = f"SELECT min(rowid) FROM {self._wanted.table} WHERE rowid >= ?"
-        while (first := self._base.execute(query, (after,)).fetchone()[0]) is not None:
-            last = min(first + CHUNK_ROWS - 1, LAST_ROW)
-            self._database.check_time()
-            yield first, last
-            if last == LAST_ROW:
-                break
-            after = last + 1
-
-    def _read_fast(self, first: int, last: int) -> dict[str, IntArray] | None:
-        """The rows of a chunk; None: some row does not have one integer in every column."""
-        needed = len(self._wanted.needed)
-        counts = [
-            f"count(CASE WHEN typeof({value}) IN ({WHOLE if position < needed else WHOLE_OR_NONE}) THEN 1 END)"
-            for position, value in enumerate(self._values.values())
-        ]
-        joined = [
-            f"group_concat({value if name in self._wanted.needed else f'ifnull({value}, {UNKNOWN})'})"
-            for name, value in self._values.items()
-        ]
-        if self._text:
-            joined.append(f'group_concat("{self._text}" IS NOT NULL)')
-            joined.append(f"group_concat({self._cut}, char({SEPARATOR[0]}))")
-        query = f"SELECT count(*), {', '.join(counts + joined)} FROM {self._wanted.table} NOT INDEXED"
-        try:
-            rows, *found = self._base.execute(f"{query} WHERE rowid BETWEEN ? AND ?", (first, last)).fetchone()
-        except sqlite3.DataError:  # the joined text would be too long
-            return None
-        if any(count != rows for count in found[: len(counts)]):
-            return None
-        values = found[len(counts) :]
-        columns = {name: _parse(value, rows) for name, value in zip(self._values, values, strict=False)}
-        if self._text:
-            columns[self._text] = self._number_texts(_parse(values[-2], rows), values[-1])
-        whole = {name: column for name, column in columns.items() if column is not None}
-        return whole if len(whole) == len(columns) else None
-
-    def _number_texts(self, there: IntArray | None, joined: bytes | None) -> IntArray | None:
-        """Codes of the texts in the rows that have one; None: the texts cannot be matched to rows."""
-        parts = [] if joined is None else joined.split(SEPARATOR)
-        if there is None or len(parts) != np.count_nonzero(there):
-            return None
-        return self._put_texts(there != 0, parts)
-
     def _put_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
         numbers = np.full(len(there), UNKNOWN)
         numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
         return numbers
 
-    def _read_slowly(self, first: int, last: int) -> dict[str, IntArray]:
-        """The well-formed rows of a chunk; the others are counted."""
+    def _read_rows(self) -> dict[str, IntArray]:
+        """Reads the well-formed rows through SQLite; the others are counted."""
         values = ", ".join([*self._values.values(), self._cut or "NULL"])
-        query = f"SELECT {values} FROM {self._wanted.table} NOT INDEXED WHERE rowid BETWEEN ? AND ?"
-        cursor = self._base.execute(query, (first, last))
+        cursor = self._base.execute(f"SELECT {values} FROM {self._wanted.table} NOT INDEXED")
+        names = [*self._values, *([self._text] if self._text else [])]
+        parts: dict[str, list[IntArray]] = {name: [np.empty(0, np.int64)] for name in names}
+        while rows := cursor.fetchmany(ROWS_AT_ONCE):
+            self._database.check_time()
+            columns = list(zip(*rows, strict=True))
+            if not self._are_sound(columns):
+                sound = [row for row in rows if self._are_sound([(value,) for value in row])]
+                self._dropped += len(rows) - len(sound)
+                columns = list(zip(*sound, strict=True))
+            for name, column in zip(self._values, columns, strict=False):
+                parts[name].append(np.array([UNKNOWN if value is None else value for value in column], np.int64))
+            if self._text and columns:
+                codes = [UNKNOWN if text is None else self._texts[text] for text in columns[-1]]
+                parts[self._text].append(np.array(codes, np.int64))
+        return {name: np.concatenate(own) for name, own in parts.items()}
+
+    def _are_sound(self, columns: Sequence[Sequence[object]]) -> bool:
+        """Whether columns that are needed hold integers only, and the others integers, or texts, or nothing."""
         needed = len(self._wanted.needed)
-        kept: list[list[int]] = []
-        while rows := cursor.fetchmany(SLOW_CHUNK_ROWS):
-            for *numbers, text in rows:
-                if _is_whole(numbers, needed) and (text is None or isinstance(text, bytes)):
-                    filled = [UNKNOWN if number is None else number for number in numbers]
-                    kept.append([*filled, UNKNOWN if text is None else self._texts[text]])
-                else:
-                    self._dropped += 1
-        table = np.array(kept, np.int64).reshape(len(kept), len(self._values) + 1)
-        return {
-            name: table[:, position]
-            for position, name in enumerate([*self._values, *([self._text] if self._text else [])])
-        }
+        kinds: tuple[set[type], ...] = ({int}, {int, NoneType}, {bytes, NoneType})
+        allowed = [kinds[0]] * needed + [kinds[1]] * (len(columns) - needed - 1) + [kinds[2]]
+        return all({*map(type, column)} <= types for column, types in zip(columns, allowed, strict=True))
 
 
 def repeat(value: int, count: int) -> IntArray:
@@ -249,19 +200,3 @@ def _coalesce(columns: Sequence[IntArray]) -> IntArray:
     for column in columns[1:]:
         found = np.where(found == UNKNOWN, column, found)
     return found
-
-
-def _is_whole(numbers: Sequence[object], needed: int) -> bool:
-    """Whether all are integers; after the first ``needed``, None is accepted too."""
-    return all(type(number) is int or (number is None and at >= needed) for at, number in enumerate(numbers))
-
-
-def _parse(joined: bytes | None, count: int) -> IntArray | None:
-    """One number per row; None: the text is something else."""
-    if not count:
-        return np.empty(0, np.int64)
-    try:
-        numbers = np.fromstring(joined or b"", np.int64, sep=",")
-    except (ValueError, DeprecationWarning):
-        return None
-    return numbers if len(numbers) == count else None

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.errors import DataError
-from distprof.storage.opening import open_file
-from distprof.traces.limits import Limits
-from distprof.traces.nsys.sqlite_head import MAGIC
+from distprof.storage.safe_open import SQLITE_MAGIC, Limits, open_file
 
 WAL_FORMAT = 2
 MAX_SECONDS = 300.0
@@ -25,7 +23,7 @@ MAX_VALUE_BYTES = 64 << 20
 LONGEST_REASON = 200
 FRACTIONS = (b"REA", b"FLO", b"DOU")
 """Substrings of the types of floating-point columns (https://www.sqlite.org/datatype3.html, 3.1)."""
-FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "coalesce", "substr", "char", "min", "typeof"})
+FUNCTIONS = frozenset({"count", "coalesce", "substr", "typeof"})
 
 
 class Database:
@@ -58,7 +56,7 @@ class Database:
             waiting = [one.name for one in beside if one.exists() and one.stat().st_size]
         except OSError as error:
             raise DataError(f"{self.path}: {error.strerror or error}") from None
-        if not head.startswith(MAGIC):
+        if not head.startswith(SQLITE_MAGIC):
             raise DataError(f"{self.path}: not an SQLite file, or its beginning is damaged: export it again")
         if size_bytes > self.limits.max_bytes:
             raise DataError(f"{self.path}: {size_bytes:,} bytes: more than the limit of {self.limits.max_bytes:,}")
@@ -140,10 +138,6 @@ class Database:
     def find_columns(self, base: sqlite3.Connection, table: str) -> frozenset[str]:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
-
-    def hides_row_numbers(self, base: sqlite3.Connection, table: str) -> bool:
-        """Whether a column, computed ones included, hides the name under which SQLite gives row numbers."""
-        return any(row[1].lower() == b"rowid" for row in base.execute(f"PRAGMA table_xinfo({table})"))
 
     def find_indexes(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
         """The index in the stored row of each column whose values are stored as they are read. Floating-point columns

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.facts.run import MAX_WORLD
 from distprof.facts.trace import OWN_DOMAIN, IntArray, TraceHead
-from distprof.traces.factorize import number_values
-from distprof.traces.limits import MAX_WORLD
+from distprof.traces.codes import factorize
 from distprof.traces.nsys.capture import Capture, Columns
 from distprof.traces.nsys.database import Database
-from distprof.traces.one_job import BY_ORDER
-from distprof.traces.reduce.claims import UNIX_NS
+from distprof.traces.one_job import BY_ORDER, UNIX_NS
 
 MARK = re.compile(r"rank=(\d{1,9}) world=(\d{1,9}) host=(.*) pid=\d{1,10}")
 LATEST_NS = 4_200_000_000_000_000_000
@@ -75,7 +74,7 @@ class Heads:
 
     def find_domains(self, process: int, numbers: IntArray) -> IntArray:
         """Codes of the names of a process' domains; the empty name for unknown ones."""
-        different, which = number_values(numbers)
+        different, which = factorize(numbers)
         empty = self._names.index("")
         names = [self._domains.get((process, number), empty) for number in different.tolist()]
         return np.array(names, np.int64)[which]
@@ -107,7 +106,7 @@ class Heads:
 
     def _find_device(self, pid: int, devices: IntArray) -> Sequence[object]:
         """What the file says about the device that a process used most."""
-        different, which = number_values(devices[devices >= 0])
+        different, which = factorize(devices[devices >= 0])
         if not len(different):
             return NO_DEVICE
         device = int(different[np.argmax(np.bincount(which))])

@@ -1,4 +1,7 @@
-"""The nsys command: its path, its version, which `nvtx` packages it silently ignores, and its export to SQLite."""
+"""The nsys command: its path, its version, which `nvtx` packages it silently ignores, and its export to SQLite.
+
+Only nsys can read reports in its own format, so it is asked for an SQLite export of them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from distprof.errors import DataError
+from distprof.storage.safe_open import SQLITE_MAGIC, begins_with
 
 VERSION_TIMEOUT_S = 10.0
 EXPORT_TIMEOUT_S = 600.0
@@ -63,6 +67,40 @@ def find_nsys(environment: Mapping[str, str] = os.environ) -> Nsys | None:
         said = log.read(LONGEST_LOG_BYTES).decode(errors="replace")
     found = re.search(r"\b(20\d\d\.\d[\w.-]*)", said)
     return Nsys(path=path, version=found[1] if found else None)
+
+
+def export_report(path: Path, folder: Path) -> Path:
+    """The SQLite export of a report: the one beside it if it is not older, else a new one.
+
+    Args:
+        path: A ``.nsys-rep`` file.
+        folder: Where to write a new export.
+
+    Raises:
+        DataError: nsys is missing, or made no export. The file counts, not the exit code.
+    """
+    beside = path.with_suffix(".sqlite")
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: not a file")
+        if _is_export(beside) and beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+            return beside
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    nsys = find_nsys()
+    if nsys is None:
+        raise DataError(
+            f"{path}: only nsys can read it, and it is neither on PATH nor in NSYS: run `nsys export --type sqlite "
+            f"{path.name}` where it is installed, and pass the .sqlite file"
+        )
+    target = folder / f"{path.stem}.sqlite"
+    export_sqlite(nsys, path, target)
+    return target
+
+
+def _is_export(path: Path) -> bool:
+    """Whether there is an export; links are not followed, because the user did not name them."""
+    return path.exists() and not path.is_symlink() and begins_with(path, SQLITE_MAGIC)
 
 
 def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:

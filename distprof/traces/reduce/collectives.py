@@ -6,33 +6,31 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distprof.facts.intervals import measure_within, subtract, unite
-from distprof.facts.run import KINDS, PHASES, Phase
+from distprof.facts.intervals import measure_within
+from distprof.facts.run import KINDS, PHASES, FloatArray, Phase
 from distprof.facts.trace import IntArray, Trace
 from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
-from distprof.traces.reduce.device import code_collectives
-from distprof.traces.reduce.launches import launch_times
-from distprof.traces.reduce.segments import StepSegments
-from distprof.traces.reduce.steps import Steps
+from distprof.traces.reduce.device_work import TracedWork
+from distprof.traces.reduce.steps import Steps, StepSegments
 
 UNNAMED_GROUP = "communicator"
 """Collectives in files without group names: those of one stream form a group, in the streams' order of appearance."""
 
 
 def list_collectives(
-    trace: Trace, steps: Steps, segments: StepSegments, *, origin_ns: int
+    work: TracedWork, steps: Steps, segments: StepSegments, *, origin_ns: int
 ) -> tuple[RankCollectives, ...]:
     """The steps' collectives in their order, as `distprof.storage.match_collectives` takes them.
 
     A collective arrives when its kernel begins, because that is when the rank's device is ready. It belongs to the step
     that launched it or, if that is unknown, to the step in which it began. The time in which only collectives ran is
-    exposed.
+    exposed; of a collective on another device than the one that is considered, it is not known.
     """
     if not len(steps.number):
         return ()
-    kinds = code_collectives(trace)
+    trace, kinds = work.trace, work.kinds
     rows = np.flatnonzero(kinds >= 0)
-    launch_ns = launch_times(trace)[rows]
+    launch_ns = work.launch_ns[rows]
     step = np.searchsorted(steps.begin_ns, launch_ns, side="right") - 1
     inside = (step >= 0) & (launch_ns < steps.end_ns[np.maximum(step, 0)])
     rows, step, launch_ns = rows[inside], step[inside], launch_ns[inside]
@@ -41,9 +39,11 @@ def list_collectives(
     codes, groups = _name_groups(trace, rows)
     issues = _list_issues(segments, kinds[rows], launch_ns, codes, trace.gpu.size_bytes[rows])
     gpu = trace.gpu
-    seen = (gpu.begin_ns[rows] - origin_ns, gpu.end_ns[rows] - origin_ns, _measure_exposed(trace, kinds, rows))
+    begin_ns, end_ns = gpu.begin_ns[rows], gpu.end_ns[rows]
+    exposed_ns = np.where(work.chosen[rows], measure_within(work.exposed, (begin_ns, end_ns)), np.nan)
+    times_ns = np.stack([begin_ns - origin_ns, end_ns - origin_ns, exposed_ns], axis=1)
     numbers = None if gpu.number is None or gpu.number[rows].max() < 0 else gpu.number[rows]
-    return _tabulate(steps, step, issues, groups, np.stack(seen, axis=1), numbers)
+    return _tabulate(steps, step, issues, groups, times_ns, numbers)
 
 
 def _name_groups(trace: Trace, rows: IntArray) -> tuple[IntArray, Mapping[int, GroupInfo]]:
@@ -76,20 +76,12 @@ def _list_issues(
     ]
 
 
-def _measure_exposed(trace: Trace, kinds: IntArray, rows: IntArray) -> IntArray:
-    """The part of each collective during which nothing but collectives ran, ns."""
-    gpu = trace.gpu
-    other = kinds < 0
-    alone = subtract(unite(gpu.begin_ns[rows], gpu.end_ns[rows]), unite(gpu.begin_ns[other], gpu.end_ns[other]))
-    return measure_within(alone, (gpu.begin_ns[rows], gpu.end_ns[rows]))
-
-
 def _tabulate(
     steps: Steps,
     step: IntArray,
     issues: list[IssuedCollective],
     groups: Mapping[int, GroupInfo],
-    times_ns: IntArray,
+    times_ns: FloatArray,
     numbers: IntArray | None,
 ) -> tuple[RankCollectives, ...]:
     """Builds the tables; ``times_ns``: arrival, end and exposed, ``[num_collectives, 3]``."""
@@ -101,7 +93,7 @@ def _tabulate(
             by_order.setdefault(key, []).append(part)
     tables = []
     for key, parts in by_order.items():
-        times = np.stack([times_ns[part] for part in parts]).astype(np.float64)
+        times = np.stack([times_ns[part] for part in parts])
         tables.append(
             RankCollectives(
                 order=key, groups={issue.group: groups[issue.group] for issue in key},

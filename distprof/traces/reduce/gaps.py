@@ -9,7 +9,9 @@ import numpy as np
 from distprof.facts.intervals import NONE, Intervals, join, measure_within, unite
 from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps
-from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, find_launched, launch_times
+from distprof.traces.codes import select_names
+from distprof.traces.reduce.device_work import TracedWork
+from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS
 
 LATENCY_NS = 20_000
 """A launch reaches the device in about 10 us, so longer gaps have another cause."""
@@ -50,28 +52,29 @@ class Gaps:
         return unite(self.begin_ns[unknown], self.end_ns[unknown])
 
 
-def find_gaps(trace: Trace, chosen: BoolArray, window: Intervals) -> Gaps:
-    """The gaps between some activities, and those between them and the borders of the window.
+def find_gaps(work: TracedWork, window: Intervals) -> Gaps:
+    """The gaps between the device's activities, and those between them and the borders of the window.
 
     If several activities begin together, the first launched counts. Activities of zero length do not end a gap.
     """
-    busy = unite(trace.gpu.begin_ns[chosen], trace.gpu.end_ns[chosen])
+    busy = join(work.working, work.collectives)
     if not len(busy[0]) or not len(window[0]):
         return Gaps(begin_ns=window[0], launched_ns=window[1], end_ns=window[1], row=np.full(len(window[0]), UNKNOWN))
     begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
     end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
-    row = np.append(_find_first(trace, chosen, busy[0]), UNKNOWN)
-    launched_ns = np.append(find_launched(trace), NEVER_NS)[row]
+    row = np.append(_find_first(work, busy[0]), UNKNOWN)
+    launched_ns = np.append(work.launched_ns, NEVER_NS)[row]
     return Gaps(begin_ns=begin_ns, launched_ns=np.clip(launched_ns, begin_ns, end_ns), end_ns=end_ns, row=row)
 
 
-def _find_first(trace: Trace, chosen: BoolArray, starts_ns: IntArray) -> IntArray:
+def _find_first(work: TracedWork, starts_ns: IntArray) -> IntArray:
     """The activity launched first of those that begin at each start, ``[num_starts]``; -1: no launch is known."""
-    rows = np.flatnonzero(chosen & (trace.gpu.end_ns > trace.gpu.begin_ns) & (trace.gpu.call != UNKNOWN))
-    index = np.searchsorted(starts_ns, trace.gpu.begin_ns[rows], side="right") - 1
-    first = starts_ns[index] == trace.gpu.begin_ns[rows]
+    gpu = work.trace.gpu
+    rows = np.flatnonzero(work.chosen & (gpu.end_ns > gpu.begin_ns) & (gpu.call != UNKNOWN))
+    index = np.searchsorted(starts_ns, gpu.begin_ns[rows], side="right") - 1
+    first = starts_ns[index] == gpu.begin_ns[rows]
     rows, index = rows[first], index[first]
-    order = np.lexsort((find_launched(trace)[rows], index))
+    order = np.lexsort((work.launched_ns[rows], index))
     found = np.full(len(starts_ns), UNKNOWN)
     starts, first_launched = np.unique(index[order], return_index=True)
     found[starts] = rows[order][first_launched]
@@ -101,21 +104,17 @@ def count_gaps(trace: Trace, gaps: Gaps, window: Intervals) -> LaunchGaps | None
 
 def _find_graphs(trace: Trace) -> BoolArray:
     """Which activities are CUDA graphs or their nodes, ``[num_activities]``."""
-    launching = [code for code in np.unique(trace.calls.name).tolist() if _GRAPH_LAUNCH in _read(trace, code)]
-    of_graph = np.append(np.isin(trace.calls.name, np.array(launching, dtype=np.int64)), np.False_)
+    of_graph = np.append(select_names(trace.calls.name, trace.names, lambda name: _GRAPH_LAUNCH in name), np.False_)
     graphs: BoolArray = of_graph[trace.gpu.call] | (trace.gpu.kind == ActivityKind.GRAPH)
     return graphs
 
 
 def _name(trace: Trace, row: int) -> str:
-    return _read(trace, int(trace.gpu.name[row]))
-
-
-def _read(trace: Trace, code: int) -> str:
+    code = int(trace.gpu.name[row])
     return trace.names[code] if code != UNKNOWN else ""
 
 
-def find_unobserved(trace: Trace, chosen: BoolArray, window: Intervals) -> Intervals:
+def find_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
     """When what was launched before the trace began may have run, unseen: idle for all that the trace shows.
 
     A stream works in order, so if its first activity began long after it had been launched, though nothing ran that it
@@ -123,18 +122,17 @@ def find_unobserved(trace: Trace, chosen: BoolArray, window: Intervals) -> Inter
     itself launched before the trace began, nobody knows what ran before it. On other streams it is the wait alone, if
     it was most of the time since the trace began: later, a stream may wait for others.
     """
-    gpu = trace.gpu
-    rows = np.flatnonzero(chosen & (gpu.end_ns > gpu.begin_ns))
+    trace, gpu = work.trace, work.trace.gpu
+    rows = np.flatnonzero(work.chosen & (gpu.end_ns > gpu.begin_ns))
     kernels = rows[(gpu.kind[rows] == ActivityKind.KERNEL) | (gpu.kind[rows] == ActivityKind.GRAPH)]
     if not len(kernels) or not (gpu.call[rows] != UNKNOWN).any():
         return NONE
-    gaps = find_gaps(trace, chosen, window)
     wait_ns = np.where(gaps.row == UNKNOWN, 0, gaps.end_ns - gaps.launched_ns)
     waited = wait_ns > UNSEEN_NS
     opens = waited & (2 * wait_ns > gaps.end_ns - _find_begin(trace)) & np.isin(gaps.row, _find_openers(trace, rows))
     unseen = unite(gaps.launched_ns[opens], gaps.end_ns[opens])
     first_ns = gpu.begin_ns[kernels].min()
-    before = launch_times(trace)[kernels[gpu.begin_ns[kernels] == first_ns]] == BEFORE_NS
+    before = work.launch_ns[kernels[gpu.begin_ns[kernels] == first_ns]] == BEFORE_NS
     if before.any() or (waited & (gaps.end_ns == first_ns)).any():
         early = gaps.end_ns <= first_ns
         unseen = join(unseen, unite(gaps.begin_ns[early], gaps.end_ns[early]))

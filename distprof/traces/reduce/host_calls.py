@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
-from distprof.facts.trace import UNKNOWN, Calls, CopyKind, IntArray, Trace
+from distprof.facts.trace import UNKNOWN, BoolArray, Calls, CopyKind, IntArray, Trace
 from distprof.facts.trace_summary import SyncTotal
+from distprof.traces.codes import select_names, sum_groups
 from distprof.traces.reduce.ranges import find_measured
 
 BLOCKED = " (open while its copy ran)"
@@ -45,35 +45,31 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     names = [plain[kind // 2] + BLOCKED * (kind % 2) for kind in kinds.tolist()]
     indexes = {name: index for index, name in enumerate(sorted(set(names)))}
     index = np.array([indexes[name] for name in names], dtype=np.int64)[which]
-    counts, totals_ns = np.zeros((2, len(indexes)), dtype=np.int64)
-    np.add.at(counts, index, 1)
-    np.add.at(totals_ns, index, calls.end_ns[rows] - calls.begin_ns[rows])
+    counts = np.bincount(index, minlength=len(indexes)).tolist()
+    totals_ns = sum_groups(index, calls.end_ns[rows] - calls.begin_ns[rows], len(indexes))
     totals = [
         SyncTotal(name=name, count=count, total_ns=ns)
-        for name, count, ns in zip(indexes, counts.tolist(), totals_ns.tolist(), strict=True)
+        for name, count, ns in zip(indexes, counts, totals_ns, strict=True)
     ]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 
-def find_waiting(trace: Trace) -> npt.NDArray[np.bool_]:
+def find_waiting(trace: Trace) -> BoolArray:
     """Which calls wait for the device, ``[num_calls]``."""
     return _find_named(trace) | _find_blocking(trace)
 
 
-def _find_named(trace: Trace) -> npt.NDArray[np.bool_]:
+def _find_named(trace: Trace) -> BoolArray:
     """Which calls wait for the device by their names, ``[num_calls]``."""
-    names = trace.calls.name
-    codes = [code for code in np.unique(names).tolist() if code >= 0]
-    waits = [code for code in codes if _WAITS.fullmatch(name_call(trace.names[code]))]
-    return np.isin(names, np.array(waits, dtype=np.int64))
+    return select_names(trace.calls.name, trace.names, lambda name: _WAITS.fullmatch(name_call(name)))
 
 
-def _find_blocking(trace: Trace) -> npt.NDArray[np.bool_]:
+def _find_blocking(trace: Trace) -> BoolArray:
     """Which calls stayed open while a copy that they requested ran, ``[num_calls]``.
 
     Copies between the device and pageable memory block the host, whatever the call's name: the call is open for at
     least half of the copy. With pinned memory an open call means nothing: a short copy may simply end before the call
-    returns. If the trace does not tell the kind of memory, an open call counts.
+    returns. If the trace does not say the kind of memory, an open call counts.
     """
     gpu, calls = trace.gpu, trace.calls
     crosses = np.isin(gpu.copy, (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST))
@@ -104,7 +100,7 @@ def name_call(name: str) -> str:
     return "_".join(words)
 
 
-def find_outermost(calls: Calls, rows: IntArray) -> npt.NDArray[np.bool_]:
+def find_outermost(calls: Calls, rows: IntArray) -> BoolArray:
     """Which calls lie in no other of the given calls on the same thread, ``[num_rows]``; calls of zero length do not
     contain others."""
     begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]

@@ -35,8 +35,10 @@ def divide_host_idle(trace: Trace, gaps: Gaps, window: Intervals, usual: NameMap
         window: Of the device's timeline; only gaps in it count.
         usual: What the names of ranges represent.
     """
-    sources = _find_sources(trace, usual)
     known = np.flatnonzero(gaps.row != UNKNOWN)
+    if not len(known):
+        return {}
+    sources = _find_sources(trace, usual)
     thread = trace.calls.thread[trace.gpu.call[gaps.row[known]]]
     main, rest = _find_main(trace), []
     totals = dict.fromkeys(HostState, 0)

@@ -1,6 +1,6 @@
-"""What a kernel's name tells: whether it is a collective, its category, and the precision of its matrix products.
+"""What a kernel's name says: whether it is a collective, its category, and the precision of its matrix products.
 
-Nothing is guessed: a kernel whose name does not tell is `Category.OTHER`, or has no precision. Kernels are judged by
+Nothing is guessed: a kernel whose name does not say it is `Category.OTHER`, or has no precision. Kernels are judged by
 their function, not by types in their template: an element-wise kernel over a ``...AllReduceFunctor`` is not a
 collective. Only wrappers, such as ``cutlass::Kernel2<...>``, are judged by what they wrap.
 """
@@ -15,7 +15,7 @@ from distprof.facts.run import CollectiveKind
 from distprof.facts.trace_summary import Category
 
 LONGEST_JUDGED = 4_000
-"""Characters of a name to look at: what a kernel is stands at the front."""
+"""Characters of a name to look at: the front says what the kernel is."""
 _CACHED = 16_384
 PRODUCTS = (Category.MATMUL, Category.ATTENTION, Category.CONVOLUTION)
 """What multiplies matrices."""
@@ -173,7 +173,7 @@ def classify_collective(name: str) -> CollectiveKind | None:
 
 
 def names_operation(label: str) -> bool:
-    """Whether the name of an annotation or operator tells which collective is issued inside it."""
+    """Whether the name of an annotation or operator says which collective is issued inside it."""
     return bool(_OPERATION.match(label))
 
 
@@ -249,16 +249,16 @@ def is_softmax(name: str) -> bool:
     """Whether a kernel is the softmax of something else than a loss or a choice of experts: mostly of attention that is
     not fused, between its two matrix products."""
     subject = name[:LONGEST_JUDGED].lower()
-    told = classify_kernel(name) is Category.REDUCTION and "softmax" in _find_own_name(name)
-    return told and not _OTHER_SOFTMAX.search(subject)
+    softmax = classify_kernel(name) is Category.REDUCTION and "softmax" in _find_own_name(name)
+    return softmax and not _OTHER_SOFTMAX.search(subject)
 
 
 def find_architecture(name: str) -> tuple[int, int] | None:
     """The compute capability that a kernel was built for, which its device has at least; None: not in the name."""
     plain = name[:LONGEST_JUDGED].lower()
-    told = [capability for word, capability in _ARCHITECTURES if word in plain]
-    told += [(int(number[:-1]), int(number[-1])) for number in _GENERATION.findall(plain)]
-    return max(told, default=None)
+    found = [capability for word, capability in _ARCHITECTURES if word in plain]
+    found += [(int(number[:-1]), int(number[-1])) for number in _GENERATION.findall(plain)]
+    return max(found, default=None)
 
 
 def runs_on_amd(name: str) -> bool:
@@ -267,7 +267,7 @@ def runs_on_amd(name: str) -> bool:
 
 
 def multiplies_on_matrix_cores(name: str) -> bool:
-    """Whether the name of an AMD kernel says that it uses matrix instructions; no if the name does not tell."""
+    """Whether the name of an AMD kernel says that it uses matrix instructions; no if the name does not say so."""
     return bool(_MATRIX_UNITS.search(name[:LONGEST_JUDGED].lower()))
 
 

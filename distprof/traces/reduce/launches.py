@@ -1,4 +1,4 @@
-"""When was each activity of the device launched, and for which step?
+"""When was each activity of the device launched?
 
 A stream works in order. What ran on it before its first activity with a known call was launched before the trace began,
 as the profiler sees it on a device that lags behind its host; what follows was launched no later than the next activity
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.facts.intervals import Intervals, find_inside
 from distprof.facts.trace import UNKNOWN, ActivityKind, IntArray, Trace
 
 BEFORE_NS = np.iinfo(np.int64).min
@@ -61,23 +60,6 @@ def find_launched(trace: Trace) -> IntArray:
     return found
 
 
-def assign_windows(trace: Trace, host_windows: IntArray, device_windows: IntArray) -> IntArray:
-    """The window that each activity counts for, ``[num_activities]``: where the host called for it. -1: none.
-
-    If the call is unknown, it is the window in which the activity begins on the device, or none if it was launched
-    before the trace began.
-
-    Args:
-        trace: One process.
-        host_windows: Begins and ends on the host, ns, ``[num, 2]``, in order, disjoint.
-        device_windows: The same windows on the device's timeline.
-    """
-    launch_ns = launch_times(trace)
-    by_call = find_inside(launch_ns, _split(host_windows))
-    by_begin = find_inside(trace.gpu.begin_ns, _split(device_windows))
-    return np.where((trace.gpu.call != UNKNOWN) | (launch_ns == BEFORE_NS), by_call, by_begin)
-
-
 def find_cut_off(trace: Trace) -> int | None:
     """When the host launched the first kernel that is missing at the end of the trace, ns; None: none is missing.
 
@@ -94,35 +76,9 @@ def find_cut_off(trace: Trace) -> int | None:
     return int(calls.begin_ns[lost.argmax()]) if lost.any() else None
 
 
-def describe_left_out(trace: Trace, assigned: IntArray) -> str | None:
-    """A note for the coverage about activities that count for no step; None: there are none.
-
-    Args:
-        trace: One process.
-        assigned: The step of each activity, warm-up included; -1: none.
-    """
-    early = int(np.count_nonzero(launch_times(trace) == BEFORE_NS))
-    outside = int(np.count_nonzero(assigned == UNKNOWN)) - early
-    if not early and not outside:
-        return None
-    reasons = [
-        f"{count:,} launched {when}"
-        for count, when in ((early, "before the trace began"), (outside, "outside the steps"))
-        if count
-    ]
-    return (
-        f"{early + outside:,} of {len(assigned):,} device activities count for no step, {', '.join(reasons)}; a "
-        "step begins on the device when everything launched before it is done"
-    )
-
-
 def _find_changes(*keys: IntArray) -> IntArray:
     """1 where any key differs from the previous one, else 0, ``[num]``; 0 for the first."""
     changes = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
         changes[1:] |= key[1:] != key[:-1]
     return changes
-
-
-def _split(windows: IntArray) -> Intervals:
-    return windows[:, 0], windows[:, 1]

@@ -1,8 +1,8 @@
 """Which module does each operator belong to: in forward, in backward, and in forward that backward repeats?
 
 In forward, and where activations are recomputed, it is the innermost module whose call is open on the thread. In
-backward an operator runs in an autograd node, and the node's number tells when in forward it was made, thus by which
-module: an operator in forward carries the number that its thread's next node gets.
+backward an operator runs in an autograd node, and the node's number says when in forward the node was made, and thus by
+which module: an operator in forward carries the number that its thread's next node gets.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.facts.trace import MODULE_DOMAIN, OWN_MODULE, UNKNOWN, BoolArray, IntArray, Ranges, Trace
+from distprof.traces.codes import select_names
 from distprof.traces.reduce.nesting import Nest, find_holders, nest_ranges
 from distprof.traces.reduce.range_contents import RangeNames, name_ranges
 
@@ -54,7 +55,7 @@ def find_module_ranges(trace: Trace) -> tuple[BoolArray, RangeNames]:
 
 
 def find_module_calls(trace: Trace) -> TracedCalls | None:
-    """Assigns every operator to a path. None: the trace tells of no module."""
+    """Assigns every operator to a path. None: the trace contains no module."""
     chosen, names = find_module_ranges(trace)
     rows = np.flatnonzero(chosen)
     if not len(rows):
@@ -142,8 +143,7 @@ def _pad(num_calls: int, values: IntArray | None, num_ops: int) -> IntArray:
 
 def _find_frames(trace: Trace, items: Ranges, num_calls: int) -> BoolArray:
     """torch's ranges around autograd nodes, ``[num_items]``."""
-    codes = [code for code in np.unique(trace.ops.name).tolist() if trace.names[code].startswith(NODE_FRAME)]
-    frames: BoolArray = np.isin(items.name, np.array(codes, np.int64))
+    frames = select_names(items.name, trace.names, lambda name: name.startswith(NODE_FRAME))
     frames[:num_calls] = False
     return frames
 

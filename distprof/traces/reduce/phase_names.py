@@ -60,10 +60,6 @@ class NameMap:
         number = found[1] or found[8]
         return int(number[:18]) if number else -1
 
-    def loads(self, domain: str, name: str) -> bool:
-        """Whether a range loads data."""
-        return self.find_phase(domain, name) == PHASE_CODE[Phase.DATA]
-
 
 USUAL_NAMES = NameMap()
 

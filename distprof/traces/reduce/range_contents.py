@@ -19,7 +19,6 @@ from distprof.traces.reduce.nesting import (
     count_before,
     find_holders,
     find_innermost,
-    find_main_thread,
     sort_spots,
 )
 
@@ -94,11 +93,6 @@ def _spot(thread: IntArray, at_ns: IntArray, row: IntArray, main_thread: int | N
     )
 
 
-def choose_main_thread(trace: Trace, nest: Nest, *, other_threads: bool) -> int | None:
-    """The thread whose ranges also contain what other threads do. None: each thread's ranges contain only its own."""
-    return find_main_thread(trace.ranges, nest) if other_threads else None
-
-
 def slice_ranges(ranges: Ranges, spots: Spots, wanted: BoolArray, owner: IntArray) -> Slices:
     """The spots that each wanted range contains, including those in nested ranges.
 
@@ -157,14 +151,6 @@ def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
             Slices(owner=slices.owner[first:last], low=slices.low[first:last], high=slices.high[first:last])
         )
         first = last
-
-
-def drop_repeats(values: IntArray) -> IntArray:
-    """The distinct values, ascending."""
-    values = np.sort(values)
-    new = np.ones(len(values), dtype=bool)
-    new[1:] = values[1:] != values[:-1]
-    return values[new]
 
 
 def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:

@@ -5,27 +5,31 @@ in parallel counts once. A launch is in a range if the call that made it (for a 
 the graph) began while the range was open on its thread. The main thread's open ranges also contain what other threads
 launch (`nesting.find_main_thread`), because PyTorch's backward launches from other threads. An activity without a known
 call belongs to no range. For start/end ranges see `nesting`: their exclusive times equal the inclusive ones.
+
+Names that contain an instance number are folded: ``ProfilerStep#7``, ``#8``, ... become one name. Only what
+distinguishes instances is folded: counters of steps and the like, ids, addresses, hashes. Numbers that distinguish the
+parts of a program, such as layers, buckets, ranks and sizes, stay.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.facts.intervals import find_inside, measure, unite
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
-from distprof.traces.reduce.device import code_collectives
-from distprof.traces.reduce.name_folding import fold_names
-from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, nest_ranges
+from distprof.traces.codes import drop_repeats, sum_groups
+from distprof.traces.reduce.device_work import TracedWork
+from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, find_main_thread, nest_ranges
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
-    choose_main_thread,
-    drop_repeats,
     expand_slices,
     find_owners,
     name_ranges,
@@ -34,29 +38,42 @@ from distprof.traces.reduce.range_contents import (
 )
 
 MAX_RANGES = 200
+"""Names to keep per trace."""
+FOLDED = "*"
+LONGEST_FOLDED = 1_000
+"""Characters of a name to look at; longer names are data, and stay unchanged."""
+_COUNTER = re.compile(
+    r"(?P<word>(?:steps?|iter(?:ation)?s?|epochs?|batch(?:es)?)"
+    r"|(?<![a-z])(?:u?id|seq(?:uence)?|req(?:uest)?|nonce))"
+    r"(?P<gap>[ _]?[#:=][ ]?|[ _.-]?)\d+(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""A word for something that is counted, and the number right after it."""
+_MARK = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # a UUID
+    r"|\b0x[0-9a-f]+\b"
+    r"|(?<![a-z0-9])(?=[a-f]*\d)[0-9a-f]{16,}(?![a-z0-9])"  # a hash
+    r"|(?<![a-z0-9.])\d{10,}(?![a-z0-9.])",  # a timestamp, or a random number
+    re.IGNORECASE,
+)
 
 Window = Sequence[tuple[int, int]] | IntArray | None
 """Begins and ends of the measured steps, host ns, in any order; None: no steps are known, so everything counts."""
 
 
 def total_ranges(
-    trace: Trace,
-    *,
-    window: Window,
-    usual: NameMap = USUAL_NAMES,
-    max_ranges: int = MAX_RANGES,
-    other_threads: bool = True,
+    work: TracedWork, *, window: Window, usual: NameMap = USUAL_NAMES, other_threads: bool = True
 ) -> tuple[RangeTotal, ...]:
     """Sums up the instances of each name, folded by `fold_names`, longest host time first.
 
     Args:
-        trace: One process.
+        work: What the device of the process did.
         window: An instance is measured if it begins in one of these. Before the first it is warm-up, otherwise outside
             the steps.
-        usual: Tells which names are those of loading data.
-        max_ranges: The largest number of names.
+        usual: Which names stand for loading data.
         other_threads: False: ranges of the main thread contain only what that thread launched.
     """
+    trace = work.trace
     ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
     closed = find_closed(ranges)
     measured = closed & find_measured(ranges.begin_ns, window)
@@ -65,33 +82,40 @@ def total_ranges(
     count, open_count, warm_count, outside_count = (
         _count(names, rows) for rows in (measured, ~closed, early, closed & ~measured & ~early)
     )
-    host, own = _add_up(names, measured, host_ns), _add_up(names, measured, own_ns)
-    warm = _add_up(names, early, host_ns)
-    order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
-    device = _find_device(trace, names, nest, measured, other_threads=other_threads)
-    return tuple(
-        _total(
-            names.labels[code],
-            device.measure(code),
-            count=count[code],
-            host_ns=host[code],
-            host_exclusive_ns=own[code],
-            open_count=open_count[code],
-            warmup_count=warm_count[code],
-            warmup_host_ns=warm[code],
-            outside_count=outside_count[code],
-            loads=usual.loads(*names.labels[code]),
-        )
-        for code in order[:max_ranges]
+    host, own, warm = (
+        sum_groups(names.code[rows], values[rows], len(names.labels))
+        for rows, values in ((measured, host_ns), (measured, own_ns), (early, host_ns))
     )
+    order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
+    device = _find_device(work, names, nest, measured, other_threads=other_threads)
+    totals = []
+    for code in order[:MAX_RANGES]:
+        domain, name = names.labels[code]
+        gpu_ns, communication_ns, exclusive_ns, activities = device.measure(code) or (None, None, None, 0)
+        totals.append(
+            RangeTotal(
+                domain=domain, name=name, count=count[code], host_ns=host[code], host_exclusive_ns=own[code],
+                gpu_ns=gpu_ns, gpu_communication_ns=communication_ns, gpu_exclusive_ns=exclusive_ns,
+                activities=activities, open_count=open_count[code], warmup_count=warm_count[code],
+                warmup_host_ns=warm[code], outside_count=outside_count[code],
+                loads=usual.find_phase(domain, name) == PHASE_CODE[Phase.DATA],
+            )
+        )  # fmt: skip
+    return tuple(totals)
 
 
-def _total(label: tuple[str, str], device: tuple[int, int, int, int] | None, *, loads: bool, **host: int) -> RangeTotal:
-    gpu_ns, communication_ns, exclusive_ns, activities = device or (None, None, None, 0)
-    return RangeTotal(
-        domain=label[0], name=label[1], gpu_ns=gpu_ns, gpu_communication_ns=communication_ns,
-        gpu_exclusive_ns=exclusive_ns, activities=activities, loads=loads, **host,
-    )  # fmt: skip
+def fold_name(name: str) -> str:
+    """The name without what distinguishes its instances: ``layer_17 id=123`` becomes ``layer_17 id=*``."""
+    if len(name) > LONGEST_FOLDED:
+        return name
+    return _COUNTER.sub(rf"\g<word>\g<gap>{FOLDED}", _MARK.sub(FOLDED, name))
+
+
+def fold_names(names: RangeNames) -> RangeNames:
+    """The same ranges with folded names."""
+    found: dict[tuple[str, str], int] = {}
+    codes = [found.setdefault((domain, fold_name(name)), len(found)) for domain, name in names.labels]
+    return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[names.code])
 
 
 def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
@@ -116,14 +140,6 @@ def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
 
 def _count(names: RangeNames, rows: BoolArray) -> list[int]:
     return np.bincount(names.code[rows], minlength=len(names.labels)).tolist()  # type: ignore[no-any-return]
-
-
-def _add_up(names: RangeNames, rows: BoolArray, values: IntArray) -> list[int]:
-    """Sums by name, in two halves that cannot overflow."""
-    high, low = np.zeros((2, len(names.labels)), dtype=np.int64)
-    np.add.at(high, names.code[rows], values[rows] >> 32)
-    np.add.at(low, names.code[rows], values[rows] & 0xFFFFFFFF)
-    return [(upper << 32) + lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +178,11 @@ class _Device:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
 
 
-def _find_device(trace: Trace, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool) -> _Device:
-    ranges = trace.ranges
-    main_thread = choose_main_thread(trace, nest, other_threads=other_threads)
+def _find_device(
+    work: TracedWork, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool
+) -> _Device:
+    trace, ranges = work.trace, work.trace.ranges
+    main_thread = find_main_thread(trace.ranges, nest) if other_threads else None
     spots = spot_launches(trace, main_thread)
     rows = np.flatnonzero(trace.gpu.call != UNKNOWN)
     call = trace.gpu.call[rows]
@@ -180,7 +198,7 @@ def _find_device(trace: Trace, names: RangeNames, nest: Nest, measured: BoolArra
         trace=trace, spots=spots, slices=slice_ranges(ranges, spots, measured, names.code),
         loose=slice_ranges(ranges, spots, measured & (ranges.style == RangeStyle.START_END), names.code),
         innermost=Slices(owner=np.arange(len(names.labels)), low=marks[:-1], high=marks[1:]),
-        rows=rows[owned][order], works=code_collectives(trace) < 0, unable=frozenset(unable),
+        rows=rows[owned][order], works=work.kinds < 0, unable=frozenset(unable),
     )  # fmt: skip
 
 

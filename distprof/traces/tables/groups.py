@@ -31,6 +31,13 @@ class Groups:
     deviation: Sequence[float]
     """Sample standard deviation, with divisor ``count - 1``; 0 for a single value."""
 
+    def describe_spread(self, group: int) -> tuple[float | None, float, int, int, float]:
+        """A group's average, median, minimum, maximum and deviation, as nsys' tables of times show them."""
+        return (
+            round_quotient(self.total[group], self.count[group]), self.median_twice[group] / 2, self.minimum[group],
+            self.maximum[group], round_tenth(self.deviation[group]),
+        )  # fmt: skip
+
 
 def summarize_groups(groups: IntArray, values: IntArray, num_groups: int) -> Groups:
     """Summarizes values by group.

@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
-from distprof.traces.factorize import number_values
-from distprof.traces.reduce.nesting import Nest, Spots, find_closed, nest_ranges
+from distprof.traces.codes import drop_repeats, factorize
+from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_main_thread, nest_ranges
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
-    choose_main_thread,
-    drop_repeats,
     expand_in_parts,
     find_owners,
     name_ranges,
@@ -32,14 +30,14 @@ from distprof.traces.reduce.range_contents import (
 )
 from distprof.traces.reduce.ranges import Window, find_exclusive, find_measured
 from distprof.traces.tables.groups import round_quotient, summarize_groups
-from distprof.traces.tables.projection_tables import sum_gpu_projection, sum_range_kernels
+from distprof.traces.tables.range_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
 
 HEADS = (
     "Domain", "Range", "Type", "Time (%)", "Total Time (ns)", "Calls", "Avg (ns)", "Min (ns)", "Max (ns)", "Name",
 )  # fmt: skip
 MAX_SHOWN = 1000
-"""Ranges in a table, longest host time first; the last row tells how many more there are."""
+"""Ranges in a table, longest host time first; the last row says how many more there are."""
 RANGE, DEVICE, CALLS, OPEN = "Range", "GPU activities", "API calls", "never closed"
 DEFAULT_DOMAIN = "(default)"
 NO_DOMAIN = "(none)"
@@ -82,7 +80,6 @@ def project(
     windows: Sequence[Window] | None = None,
     exclusive: bool = False,
     other_threads: bool = True,
-    max_shown: int = MAX_SHOWN,
 ) -> Table:
     """Makes one table of all traces; ranges of the same domain and name are combined.
 
@@ -91,7 +88,6 @@ def project(
         windows: Times to count, per trace: instances that begin in none are left out. None: all count.
         exclusive: Leave out what nested ranges contain.
         other_threads: The main thread's ranges also contain what other threads do meanwhile (`ranges.total_ranges`).
-        max_shown: The largest number of ranges.
     """
     blocks: Blocks = {}
     for trace, window in zip(traces, windows or [None] * len(traces), strict=True):
@@ -101,10 +97,10 @@ def project(
     for (domain, _), block in blocks.items():
         longest[domain] = max(longest.get(domain, 0), block.host_ns)
     ranked = sorted(blocks.keys() - specials, key=lambda label: (-blocks[label].host_ns, label))
-    shown = sorted(ranked[:max_shown], key=lambda label: (-longest[label[0]], label[0], -blocks[label].host_ns, label))
+    shown = sorted(ranked[:MAX_SHOWN], key=lambda label: (-longest[label[0]], label[0], -blocks[label].host_ns, label))
     rows = [row for label in [*shown, *specials] for row in _show(label, blocks[label])]
-    if len(ranked) > max_shown:
-        rows.append(("", f"{len(ranked) - max_shown} more ranges, not shown", *[None] * 7, ""))
+    if len(ranked) > MAX_SHOWN:
+        rows.append(("", f"{len(ranked) - MAX_SHOWN} more ranges, not shown", *[None] * 7, ""))
     return Table(name="projection", heads=HEADS, rows=tuple(rows))
 
 
@@ -113,7 +109,7 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
     closed = find_closed(ranges)
     measured = closed & find_measured(ranges.begin_ns, window)
     labels = [(domain or DEFAULT_DOMAIN, name) for domain, name in names.labels]
-    main_thread = choose_main_thread(trace, nest, other_threads=other_threads)
+    main_thread = find_main_thread(trace.ranges, nest) if other_threads else None
     open_ns = find_exclusive(ranges, nest) if exclusive else ranges.end_ns - ranges.begin_ns
     rows = np.flatnonzero(measured)
     own_names = [name for _, name in labels]
@@ -195,7 +191,7 @@ def _add(
 ) -> None:
     """Sums values by owner and name, and adds them to the owners' blocks."""
     wide = len(texts) + 1
-    keys, group = number_values(owner * wide + name + 1)
+    keys, group = factorize(owner * wide + name + 1)
     sums = summarize_groups(group, values, len(keys))
     for index, key in enumerate(keys.tolist()):
         code, text = divmod(key, wide)

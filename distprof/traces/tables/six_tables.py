@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from distprof.facts.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
-from distprof.traces.factorize import number_values
+from distprof.traces.codes import factorize, keep_rows
 from distprof.traces.reduce.ranges import Window, find_measured
-from distprof.traces.tables.groups import Groups, round_quotient, round_tenth, summarize_groups
+from distprof.traces.tables.groups import Groups, round_quotient, summarize_groups
 
 STYLES: Mapping[int, str] = {RangeStyle.PUSH_POP: "PushPop", RangeStyle.START_END: "StartEnd"}
 MEGABYTE = 1_000_000
@@ -107,7 +107,7 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
     indexes: dict[Hashable, int] = {}
     groups = [nothing]
     for part in parts:
-        used, dense = number_values(part.code)
+        used, dense = factorize(part.code)
         lookup = np.empty(len(used), dtype=np.int64)
         for position, code in enumerate(used.tolist()):
             label = part.label(code)
@@ -133,8 +133,8 @@ def _collect_ranges(trace: Trace) -> _Part:
     """Ranges by domain, name and style. Ranges never closed end where nsys ends them, or are left out."""
     ranges = _close(trace.ranges, trace.head.last_event_ns)
     styles = len(STYLES)
-    domains, domain = number_values(ranges.domain + 1)
-    names, name = number_values(ranges.name + 1)
+    domains, domain = factorize(ranges.domain + 1)
+    names, name = factorize(ranges.name + 1)
 
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)
@@ -157,8 +157,7 @@ def _close(ranges: Ranges, last_ns: int | None) -> Ranges:
         return ranges
     if last_ns is not None:
         return replace(ranges, end_ns=np.where(is_open, np.maximum(last_ns, ranges.begin_ns), ranges.end_ns))
-    columns = {name: getattr(ranges, name) for name in Ranges.__dataclass_fields__}
-    return replace(ranges, **{name: column[~is_open] for name, column in columns.items() if column is not None})
+    return keep_rows(ranges, ~is_open)
 
 
 def _collect_calls(trace: Trace, calls: Calls, shorten: Callable[[str], str]) -> _Part:
@@ -191,10 +190,7 @@ def _collect_activities(trace: Trace, kinds: Sequence[ActivityKind], *, sizes: b
 def _show_times(sums: Groups, row: int, whole_ns: int) -> Cells:
     """The numbers in a row of durations."""
     total_ns, count = sums.total[row], sums.count[row]
-    return (
-        round_quotient(100 * total_ns, whole_ns), total_ns, count, round_quotient(total_ns, count),
-        sums.median_twice[row] / 2, sums.minimum[row], sums.maximum[row], round_tenth(sums.deviation[row]),
-    )  # fmt: skip
+    return (round_quotient(100 * total_ns, whole_ns), total_ns, count, *sums.describe_spread(row))
 
 
 def _show_sizes(sums: Groups, row: int, whole_bytes: int) -> Cells:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.presence import LastWrite
 from distprof.facts.run import Run
 from distprof.facts.stand import GroupStand, Message, Pending, Stand, StoppedRank
+from distprof.facts.writer_liveness import LastWrite
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.hangs import MAX_ROWS, describe_hang, show_stands
 from tests.factories import drop_rows, make_run

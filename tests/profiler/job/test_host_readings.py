@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from distprof.facts.readings import ClockReading, LinkReading
+from distprof.facts.run import ClockReading, LinkReading
 from distprof.profiler.job import host_readings
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.storage.run_folder import read_meta

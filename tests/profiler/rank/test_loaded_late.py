@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from distprof.config.choice import find_conf, read_choice
 
 LATE = {
-    "distprof.analyze.make_report", "distprof.render.files.files", "distprof.report.report", "distprof.traces.read",
+    "distprof.analyze.make_report", "distprof.render.files.files", "distprof.report.report", "distprof.traces.load_run",
     "distprof.profiler.end_report", "distprof.profiler.rank.rank_zero", "distprof.profiler.windows.module_window",
     "torch.distributed.checkpoint", "hydra", "omegaconf",
 }  # fmt: skip

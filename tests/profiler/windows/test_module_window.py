@@ -23,7 +23,7 @@ from distprof.profiler.windows.module_window import EXTRA_STEPS, ModuleWindow
 from distprof.profiler.windows.rank_windows import LevelWindow
 from distprof.record.step.recorder import Recorder
 from distprof.storage.module_files import module_path, read_modules
-from distprof.storage.opening import open_folder
+from distprof.storage.safe_open import open_folder
 
 TOKENS = torch.ones(3, 4)
 PREDICTED = RankMemory(parameters=1, gradients=2, optimizer=3, buffers=4, activations=None)

@@ -29,7 +29,7 @@ from distprof.record.gather.end_on_signal import end_on_signal
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.stalls.stall_watch import StallWatch
 from distprof.record.step.recorder import Recorder
-from distprof.storage.last_position import open_place
+from distprof.storage.last_state import open_place
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.factories import make_info, make_meta

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice
-from distprof.facts.readings import LinkReading
+from distprof.facts.run import LinkReading
 from distprof.record.hosts import device_link_probe
 from distprof.record.hosts.device_link_probe import (
     LARGE_BYTES,

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from distprof.record.stalls.lock_watch import watch_lock
-from distprof.storage.last_stack import SUFFIX, read_last_stack
+from distprof.storage.last_state import STACK_SUFFIX, read_last_stack
 
 
 def hold_lock() -> None:
@@ -41,7 +41,7 @@ def test_code_that_holds_the_lock_is_named_and_all_is_put_back(tmp_path: Path) -
     assert read(stream) == ((), None)  # it has passed
     watch.close()
     watch.wind(0.01)
-    assert not stream.with_suffix(SUFFIX).exists() and read_handled() == before
+    assert not stream.with_suffix(STACK_SUFFIX).exists() and read_handled() == before
 
 
 def test_a_signal_that_the_program_handles_is_left_to_it(tmp_path: Path) -> None:
@@ -59,15 +59,16 @@ def test_a_signal_that_the_program_handles_is_left_to_it(tmp_path: Path) -> None
 def test_a_stack_that_cannot_be_is_none(tmp_path: Path) -> None:
     stream = tmp_path / "rank-00001.jsonl"
     assert read(stream) == ((), None)
-    stream.with_suffix(SUFFIX).write_bytes(b'\xff\x00\n  File "a", line x in y\n  File "' + b"a" * 9_000_000)
+    stream.with_suffix(STACK_SUFFIX).write_bytes(b'\xff\x00\n  File "a", line x in y\n  File "' + b"a" * 9_000_000)
     assert read(stream) == ((), None)
-    stream.with_suffix(SUFFIX).unlink()
-    stream.with_suffix(SUFFIX).symlink_to("/etc/passwd")
+    stream.with_suffix(STACK_SUFFIX).unlink()
+    stream.with_suffix(STACK_SUFFIX).symlink_to("/etc/passwd")
     assert read(stream) == ((), None)
-    stream.with_suffix(SUFFIX).unlink()
+    stream.with_suffix(STACK_SUFFIX).unlink()
     lines = [
         '  File "/x/lib/python3.11/re/__init__.py", line 9 in match',
         '  File "/x/distprof/observe/parts.py", line 1 in watched', '  File "/home/me/train.py", line 3 in step',
     ]  # fmt: skip
-    stream.with_suffix(SUFFIX).write_text("Current thread 0x1 (most recent call first):\n" + "\n".join(lines) + "\n")
+    text = "Current thread 0x1 (most recent call first):\n" + "\n".join(lines) + "\n"
+    stream.with_suffix(STACK_SUFFIX).write_text(text)
     assert read(stream) == (("__init__.py:9 match", "parts.py:1 watched", "train.py:3 step"), "train.py:3 step")

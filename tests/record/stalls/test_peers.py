@@ -12,7 +12,7 @@ import pytest
 from distprof.facts.stand import StoppedRank
 from distprof.record.stalls.peers import Peers
 from distprof.record.stalls.stall_watch import StallWatch
-from distprof.storage.last_position import drop_place, open_place
+from distprof.storage.last_state import drop_place, open_place
 from distprof.storage.rank_stream import StreamWriter
 from tests.storage.test_rank_stream import INFO
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.presence import LastWrite
+from distprof.facts.writer_liveness import LastWrite
 from distprof.render.html.html import render_html
 from distprof.render.sections.ends import describe_ends
 from tests.factories import make_run

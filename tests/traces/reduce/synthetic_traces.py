@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from distprof.facts.intervals import find_inside
 from distprof.facts.trace import (
     UNKNOWN,
     Activities,
@@ -20,6 +21,10 @@ from distprof.facts.trace import (
     Trace,
     TraceHead,
 )
+from distprof.facts.trace_summary import DeviceTime
+from distprof.traces.reduce.device_time import KindTimes, measure_device, measure_kinds
+from distprof.traces.reduce.device_work import examine_device
+from distprof.traces.reduce.gaps import find_gaps
 
 MAIN = 1
 """The default thread."""
@@ -122,6 +127,19 @@ class SyntheticTrace:
             ops=Operators(**_columns(_sort(self.ops), _OP_COLUMNS)),
             ranges=Ranges(**_columns(_sort(self.ranges), _RANGE_COLUMNS)),
         )
+
+
+def measure_trace(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
+    """Where the device's time went, in these windows or in all of the trace."""
+    work = examine_device(trace)
+    window = work.frame(windows)
+    return measure_device(work, window, find_gaps(work, window))
+
+
+def measure_begun(trace: Trace, windows: IntArray) -> KindTimes:
+    """The collectives of each window, where they count for the one that they begin in."""
+    begun = find_inside(trace.gpu.begin_ns, (windows[:, 0], windows[:, 1]))
+    return measure_kinds(examine_device(trace), windows, begun)
 
 
 def _sort(rows: Iterable[dict[str, int]]) -> list[dict[str, int]]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.facts.trace import ActivityKind, IntArray, Trace
 from distprof.facts.trace_summary import DeviceTime
-from distprof.traces.reduce.device import KindTimes, measure_device, measure_kinds
-from tests.traces.reduce.synthetic_traces import SyntheticTrace
+from distprof.traces.reduce.device_time import KindTimes
+from tests.traces.reduce.synthetic_traces import SyntheticTrace, measure_begun, measure_trace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
@@ -103,7 +103,7 @@ def test_every_nanosecond(done: list[Did], cuts: list[int], seed: int) -> None:
     windows = list(zip(cuts[::2], cuts[1::2], strict=True))
     trace = shuffle(build(done), seed)
     times = [time for window in windows for time in range(*window)]
-    found = measure_device(trace, bounds(*windows))
+    found = measure_trace(trace, bounds(*windows))
     if any(item.runs(time) for item in done for time in times):
         assert found is not None
         assert dataclasses.asdict(found) == count(done, times)
@@ -111,7 +111,7 @@ def test_every_nanosecond(done: list[Did], cuts: list[int], seed: int) -> None:
         assert found.span_ns == sum(parts)
     else:
         assert found is None
-    check_kinds(measure_kinds(trace, bounds(*windows)), done, windows)
+    check_kinds(measure_begun(trace, bounds(*windows)), done, windows)
 
 
 def check_kinds(found: KindTimes, done: list[Did], windows: list[tuple[int, int]]) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from distprof.facts.trace import ActivityKind, IntArray, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps, TraceSummary
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.gaps import LATENCY_NS, MAX_LONGEST, UNSEEN_NS
-from distprof.traces.reduce.reduce_trace import reduce_trace
+from distprof.traces.reduce.traced_rank import reduce_trace
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 US = 1_000
@@ -18,7 +19,8 @@ MS = 1_000_000
 def reduce(trace: Trace, *windows: tuple[int, int]) -> TraceSummary:
     """All times are those of one clock, so a step is as long on the host as on the device."""
     bounds = np.array(windows, dtype=np.int64).reshape(-1, 2) if windows else None
-    return reduce_trace(trace, rank=0, num_steps=len(windows), host_windows=bounds, device_windows=bounds)
+    work = examine_device(trace)
+    return reduce_trace(work, rank=0, num_steps=len(windows), host_windows=bounds, device_windows=bounds)
 
 
 def find_gaps(trace: Trace, *windows: tuple[int, int]) -> LaunchGaps:
@@ -100,7 +102,8 @@ def test_steps_that_take_no_time_on_the_device_have_no_gaps(windows: IntArray) -
     made = SyntheticTrace()
     made.launch("kernel", 0, 10, 100)
     made.launch("kernel", 119, 150, 200)
-    found = reduce_trace(made.build(), rank=0, num_steps=len(windows), host_windows=windows, device_windows=windows)
+    work = examine_device(made.build())
+    found = reduce_trace(work, rank=0, num_steps=len(windows), host_windows=windows, device_windows=windows)
     assert (found.device, found.queue, found.gaps, found.idle_host_in, found.unobserved_ns) == (None, None, None, {}, 0)
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from distprof.facts.run import Phase
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import HostState
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.host_states import MAX_THREADS
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
-from distprof.traces.reduce.reduce_trace import reduce_trace
+from distprof.traces.reduce.traced_rank import reduce_trace
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -22,7 +23,8 @@ AUTOGRAD = 2
 
 def divide(trace: Trace, *windows: tuple[int, int], usual: NameMap = USUAL_NAMES) -> dict[HostState, int]:
     bounds = np.array(windows, dtype=np.int64).reshape(-1, 2) if windows else None
-    found = reduce_trace(trace, rank=0, num_steps=len(windows), host_windows=bounds, device_windows=bounds, usual=usual)
+    work = examine_device(trace)
+    found = reduce_trace(work, rank=0, num_steps=len(windows), host_windows=bounds, device_windows=bounds, usual=usual)
     assert found.device is not None
     assert sum(found.idle_host_in.values()) == found.device.idle_host_ns
     return dict(found.idle_host_in)

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from distprof.facts.run import COLUMN
 from distprof.facts.trace import IntArray, Trace
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.reduce.launches import (
-    BEFORE_NS,
-    NEVER_NS,
-    assign_windows,
-    describe_left_out,
-    find_cut_off,
-    find_launched,
-    launch_times,
-)
+from distprof.traces.reduce.device_work import describe_left_out, examine_device
+from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, find_cut_off, find_launched, launch_times
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.traces.reduce.real_traces import find_shared
@@ -174,9 +167,10 @@ def test_work_without_a_known_launch_counts_where_it_runs() -> None:
     made.activity("alone", 95, 97, stream=4)
     made.activity("alone", 110, 115, stream=4)
     trace: Trace = made.build()
-    assigned = assign_windows(trace, bounds((0, 50), (50, 80)), bounds((0, 100), (100, 140)))
+    work = examine_device(trace)
+    assigned = work.assign_windows(bounds((0, 50), (50, 80)), bounds((0, 100), (100, 140)))
     assert assigned.tolist() == [0, 0, 1]
-    assert describe_left_out(trace, assigned) is None
+    assert describe_left_out(work, assigned) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Host and GPU time of ranges: by hand, against a slow and simple count, and with planted answers."""
+"""Host and GPU time of ranges: by hand, against a slow and simple count, and with planted answers; folded names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from distprof.facts.trace import UNKNOWN, ActivityKind, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.nesting import find_innermost, find_main_thread, nest_ranges
-from distprof.traces.reduce.ranges import total_ranges
+from distprof.traces.reduce.ranges import LONGEST_FOLDED, fold_name, total_ranges
 from distprof.traces.tables.projection import project
 from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
 
@@ -47,7 +48,7 @@ def make_example() -> SyntheticTrace:
 
 
 def test_ranges_by_hand() -> None:
-    totals = by_name(total_ranges(make_example().build(), window=None, other_threads=False))
+    totals = by_name(total_ranges(examine_device(make_example().build()), window=None, other_threads=False))
     step, layer, norm, reduce = (totals[name] for name in (":step", ":layer", ":norm", "NCCL:reduce"))
     assert (step.count, step.host_ns, step.host_exclusive_ns) == (1, 100, 100 - 30 - 40)
     assert (layer.count, layer.host_ns, layer.host_exclusive_ns) == (2, 70, 60)
@@ -61,15 +62,15 @@ def test_ranges_by_hand() -> None:
 
 def test_the_main_threads_ranges_hold_what_other_threads_launch_meanwhile() -> None:
     made = make_example()
-    totals = by_name(total_ranges(made.build(), window=None))
+    totals = by_name(total_ranges(examine_device(made.build()), window=None))
     assert totals[":step"].gpu_ns == 30 + 10 + 15 + 30  # 20-60: the other thread's kernel runs to 60
     assert (totals["NCCL:reduce"].gpu_ns, totals[":step"].gpu_exclusive_ns) == (30, 10)
     made.launch("backward", 45, 400, 450, thread=77)
-    assert by_name(total_ranges(made.build(), window=None))[":step"].gpu_exclusive_ns == 10 + 50
+    assert by_name(total_ranges(examine_device(made.build()), window=None))[":step"].gpu_exclusive_ns == 10 + 50
     made.range("of another", 0, 60, thread=OTHER)
     trace = made.build()
     assert find_main_thread(trace.ranges, nest_ranges(trace.ranges)) is None
-    assert by_name(total_ranges(trace, window=None))[":step"].gpu_exclusive_ns == 10
+    assert by_name(total_ranges(examine_device(trace), window=None))[":step"].gpu_exclusive_ns == 10
 
 
 def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
@@ -78,7 +79,7 @@ def test_what_ranges_of_one_name_hold_on_two_threads_counts_once() -> None:
     made.range("reduce", 20, 30, thread=OTHER)
     made.launch("kernel", 25, 40, 50, thread=OTHER)
     trace = made.build()
-    (total,) = total_ranges(trace, window=None)
+    (total,) = total_ranges(examine_device(trace), window=None)
     assert (total.activities, total.gpu_ns, total.gpu_exclusive_ns) == (1, 10, 10)
     assert [cells[4:6] for cells in project([trace]).rows] == [(110, 2), (10, 1), (1, 1)]
 
@@ -88,11 +89,11 @@ def test_what_begins_before_the_window_is_warmup_and_what_begins_after_it_is_out
     for begin_ns, long_ns in ((0, 1000), (2000, 10), (3000, 20), (4000, 40), (5500, 7)):
         made.range("layer", begin_ns, begin_ns + long_ns)
         made.launch("matmul", begin_ns + 1, begin_ns + 5, begin_ns + 5 + long_ns)
-    (layer,) = total_ranges(made.build(), window=[(3000, 4000), (2000, 3000), (5000, 5500)])
+    (layer,) = total_ranges(examine_device(made.build()), window=[(3000, 4000), (2000, 3000), (5000, 5500)])
     assert (layer.count, layer.host_ns, layer.gpu_ns, layer.activities) == (2, 30, 30, 2)
     assert (layer.warmup_count, layer.warmup_host_ns) == (1, 1000)
     assert layer.outside_count == 2  # one between two steps, one behind the last
-    (layer,) = total_ranges(made.build(), window=np.empty((0, 2), dtype=np.int64))
+    (layer,) = total_ranges(examine_device(made.build()), window=np.empty((0, 2), dtype=np.int64))
     assert (layer.count, layer.warmup_count, layer.gpu_ns, layer.outside_count) == (0, 5, 0, 0)
 
 
@@ -103,24 +104,24 @@ def test_host_time_is_not_device_time() -> None:
     made.range("ffn", 690, 1000)
     made.launch("softmax", 10, 20, 120)
     made.launch("gemm", 700, 710, 1610)
-    totals = by_name(total_ranges(made.build(), window=[(0, 1)]))
+    totals = by_name(total_ranges(examine_device(made.build()), window=[(0, 1)]))
     assert totals[":ffn"].count == 0
-    totals = by_name(total_ranges(made.build(), window=[(0, 1000)]))
+    totals = by_name(total_ranges(examine_device(made.build()), window=[(0, 1000)]))
     assert [(totals[name].host_ns, totals[name].gpu_ns) for name in (":attention", ":ffn")] == [(690, 100), (310, 900)]
 
 
 def test_what_is_not_known_is_none() -> None:
     made = SyntheticTrace()
     made.range("step", 0, 10)
-    assert total_ranges(made.build(), window=None)[0].gpu_ns is None
+    assert total_ranges(examine_device(made.build()), window=None)[0].gpu_ns is None
     made.activity("lost", 1, 2)
-    assert total_ranges(made.build(), window=None)[0].gpu_ns is None
+    assert total_ranges(examine_device(made.build()), window=None)[0].gpu_ns is None
     made.launch("found", 20, 21, 22)
-    assert total_ranges(made.build(), window=None)[0].gpu_ns == 0
+    assert total_ranges(examine_device(made.build()), window=None)[0].gpu_ns == 0
     made.range("request", 5, 30, style=RangeStyle.START_END, end_thread=OTHER)
-    totals = by_name(total_ranges(made.build(), window=None))
+    totals = by_name(total_ranges(examine_device(made.build()), window=None))
     assert (totals[":request"].gpu_ns, totals[":request"].host_ns, totals[":request"].activities) == (None, 25, 0)
-    assert total_ranges(SyntheticTrace().build(), window=None) == ()
+    assert total_ranges(examine_device(SyntheticTrace().build()), window=None) == ()
 
 
 def test_start_end_ranges_lie_in_no_stack() -> None:
@@ -129,7 +130,7 @@ def test_start_end_ranges_lie_in_no_stack() -> None:
     made.range("crossing", 50, 150, style=RangeStyle.START_END)
     made.launch("one", 60, 70, 80)
     made.launch("two", 120, 130, 140)
-    totals = by_name(total_ranges(made.build(), window=None))
+    totals = by_name(total_ranges(examine_device(made.build()), window=None))
     assert (totals[":crossing"].gpu_ns, totals[":crossing"].gpu_exclusive_ns) == (20, 20)
     assert (totals[":crossing"].host_exclusive_ns, totals[":outer"].host_exclusive_ns) == (100, 100)
     assert (totals[":outer"].gpu_ns, totals[":outer"].gpu_exclusive_ns) == (10, 10)
@@ -139,7 +140,7 @@ def test_the_longest_names_are_kept() -> None:
     made = SyntheticTrace()
     for place in range(300):
         made.range(f"r{place}", 1000 * place, 1000 * place + place)
-    totals = total_ranges(made.build(), window=None)
+    totals = total_ranges(examine_device(made.build()), window=None)
     assert [total.name for total in totals] == [f"r{place}" for place in range(299, 99, -1)]
 
 
@@ -158,12 +159,13 @@ def test_depth_and_crossing_ranges_cost_no_more_than_their_number() -> None:
     )  # fmt: skip
     trace = replace(made.build(), ranges=ranges)
     assert nest_ranges(trace.ranges).depth.tolist() == list(range(deep))
-    assert [total.gpu_ns for total in total_ranges(trace, window=None)] == [5]
+    assert [total.gpu_ns for total in total_ranges(examine_device(trace), window=None)] == [5]
     crossing = replace(ranges, end_ns=np.arange(deep) + deep)
     nest = nest_ranges(crossing)
     assert nest.until_ns[:-1].tolist() == crossing.begin_ns[1:].tolist()
     assert int(nest.exclusive_ns.sum()) == 2 * deep - 1
-    assert [total.activities for total in total_ranges(replace(trace, ranges=crossing), window=None)] == [1]
+    work = examine_device(replace(trace, ranges=crossing))
+    assert [total.activities for total in total_ranges(work, window=None)] == [1]
 
 
 @st.composite
@@ -232,7 +234,7 @@ def test_ranges_match_a_slow_count(made: SyntheticTrace) -> None:
     trace = made.build()
     if not (trace.calls.thread[trace.gpu.call] != UNKNOWN).any():
         return
-    totals = total_ranges(trace, window=None, other_threads=False)
+    totals = total_ranges(examine_device(trace), window=None, other_threads=False)
     counted = {
         total.name: (total.gpu_ns, total.gpu_exclusive_ns, total.activities, total.host_ns)
         for total in totals
@@ -246,7 +248,7 @@ def test_parts_do_not_exceed_the_whole(made: SyntheticTrace, other_threads: bool
     """One stream runs one activity at a time, so exclusive GPU times sum to at most its busy time."""
     made.ranges = [row for row in made.ranges if row["style"] == RangeStyle.PUSH_POP]
     trace = made.build()
-    totals = total_ranges(trace, window=None, other_threads=other_threads)
+    totals = total_ranges(examine_device(trace), window=None, other_threads=other_threads)
     busy_ns = int((trace.gpu.end_ns - trace.gpu.begin_ns).sum())
     assert sum(total.gpu_exclusive_ns or 0 for total in totals) <= busy_ns
     for total in totals:
@@ -284,4 +286,48 @@ def test_graphs_as_a_whole_and_copies_count_as_well(kind: ActivityKind) -> None:
     made = SyntheticTrace()
     made.range("step", 0, 10)
     made.activity("x", 20, 50, call=made.call("cudaGraphLaunch", 1, 2), kind=kind)
-    assert total_ranges(made.build(), window=None)[0].gpu_ns == 30
+    assert total_ranges(examine_device(made.build()), window=None)[0].gpu_ns == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "folded"),
+    [
+        ("ProfilerStep#551", "ProfilerStep#*"), ("step#42", "step#*"), ("global_step_12", "global_step_*"),
+        ("iteration 7", "iteration *"), ("iter=0003", "iter=*"), ("train_step 4 of 99", "train_step * of 99"),
+        ("epoch 1, batch 12", "epoch *, batch *"), ("micro_batch_3", "micro_batch_*"),
+        ("layer_17 id=123", "layer_17 id=*"), ("request_id: 88", "request_id: *"),
+        ("aten::mm, seq = 1234, op_id = 5678", "aten::mm, seq = *, op_id = *"),
+        ("alloc at 0x7f3a00ff10", "alloc at *"), ("fetch 123e4567-e89b-12d3-a456-426614174000", "fetch *"),
+        ("object_9f86d081884c7d659a2feaa0c55ad015", "object_*"), ("sent 1732233601123456", "sent *"),
+    ],
+)  # fmt: skip
+def test_what_tells_instances_apart_is_folded(name: str, folded: str) -> None:
+    assert fold_name(name) == folded
+    assert fold_name(folded) == folded
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layer_17", "transformer.h.3.mlp", "Linear_100", "BatchNorm2d_4", "bucket 3", "rank 2", "stage 1", "gemm4096",
+        "conv2d_3x3", "Optimizer.step#AdamW.step", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "attention", "grid 4", "valid 3", "batch_norm_2", "step2vec", "stepwise_3", "identity_4", "size 16777216",
+        "Torch-Compiled Region: 0/1", "facade", "deadbeefdeadbeefdead", "forward 1.0000000001", "",
+        "id=1" + " " * LONGEST_FOLDED,
+    ],
+)  # fmt: skip
+def test_what_tells_parts_apart_stays(name: str) -> None:
+    assert fold_name(name) == name
+
+
+def test_instances_of_folded_names_are_one_range_with_the_union_of_their_work() -> None:
+    made = SyntheticTrace()
+    for number in range(3):
+        made.range(f"iteration {number}", 100 * number, 100 * number + 90)
+        made.range("layer_0", 100 * number, 100 * number + 50)
+        made.launch("gemm", 100 * number + 10, 100 * number + 20, 100 * number + 60)
+    totals = {total.name: total for total in total_ranges(examine_device(made.build()), window=[(100, 300)])}
+    assert set(totals) == {"iteration *", "layer_0"}
+    steps = totals["iteration *"]
+    assert (steps.count, steps.host_ns, steps.gpu_ns, steps.warmup_count) == (2, 180, 80, 1)
+    assert (steps.host_exclusive_ns, steps.activities) == (80, 2)

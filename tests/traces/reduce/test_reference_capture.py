@@ -9,6 +9,7 @@ import pytest
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.nsys.read_nsys import read_nsys
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.ranges import total_ranges
 from tests.reference_export import (
     BACKWARD_NS,
@@ -34,11 +35,11 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 @pytest.fixture(scope="module")
 def step(trace: Trace) -> dict[str, RangeTotal]:
-    return {total.name: total for total in total_ranges(trace, window=STEP_WINDOW)}
+    return {total.name: total for total in total_ranges(examine_device(trace), window=STEP_WINDOW)}
 
 
 def test_the_whole_capture_has_the_totals_of_the_real_one(trace: Trace) -> None:
-    totals = {total.name: (total.count, total.host_ns) for total in total_ranges(trace, window=None)}
+    totals = {total.name: (total.count, total.host_ns) for total in total_ranges(examine_device(trace), window=None)}
     assert totals["warmup"] == (1, WARMUP_NS)
     assert {name: totals[name] for name in FOUR_TIMES} == {name: (4, facts[0]) for name, facts in FOUR_TIMES.items()}
     for parts in LAYER_PARTS.values():
@@ -74,7 +75,7 @@ def test_host_shares_are_not_device_shares(step: dict[str, RangeTotal]) -> None:
 def test_backward_is_launched_by_another_thread_and_belongs_to_its_range(trace: Trace) -> None:
     backward = {}
     for other in (True, False):
-        totals = total_ranges(trace, window=STEP_WINDOW, other_threads=other)
+        totals = total_ranges(examine_device(trace), window=STEP_WINDOW, other_threads=other)
         (backward[other],) = [total for total in totals if total.name == "backward_pass"]
     assert (backward[False].gpu_ns, backward[False].activities) == (0, 0)
     launches = sum(count for fact in KERNELS for place, count, _ in fact.places if place == "backward_pass")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.traces.reduce.device_clock import find_device_clock
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.phase_names import NO_STEP, NameMap, is_warmup
 from distprof.traces.reduce.steps import find_steps
+from distprof.traces.reduce.traced_step_row import find_device_clock
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 USUAL = NameMap()
@@ -117,7 +118,7 @@ def test_an_event_on_the_device_waits_for_what_was_launched_before_it() -> None:
     made.launch("gemm", 0, 10, 50)
     made.launch("gemm", 20, 50, 90)
     made.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 90, 500)  # no compute: an event does not wait for it
-    clock = find_device_clock(made.build())
+    clock = find_device_clock(examine_device(made.build()))
     assert clock is not None
     assert clock.read(np.array([0, 1, 20, 21, 60, 200])).tolist() == [0, 50, 50, 90, 90, 200]
 
@@ -125,4 +126,4 @@ def test_an_event_on_the_device_waits_for_what_was_launched_before_it() -> None:
 def test_without_launches_nobody_knows_the_device() -> None:
     made = SyntheticTrace()
     made.activity("gemm", 0, 10)
-    assert find_device_clock(made.build()) is None
+    assert find_device_clock(examine_device(made.build())) is None

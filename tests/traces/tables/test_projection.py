@@ -9,9 +9,11 @@ from hypothesis import given
 from distprof.errors import DataError
 from distprof.facts.trace import ActivityKind, RangeStyle
 from distprof.traces.reduce import range_contents as held
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.ranges import total_ranges
+from distprof.traces.tables import projection
 from distprof.traces.tables.projection import DEFAULT_DOMAIN, HEADS, LOST, NO_DOMAIN, OUTSIDE, PROJECTIONS, project
-from distprof.traces.tables.projection_tables import sum_gpu_projection, sum_range_kernels
+from distprof.traces.tables.range_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
 from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
 from tests.traces.reduce.test_ranges import OTHER, made_traces, make_example
@@ -94,11 +96,12 @@ def test_traces_are_added_up_and_warmup_is_left_out() -> None:
     assert not any(make([]).rows for make in PROJECTIONS.values())
 
 
-def test_the_longest_ranges_are_shown_and_the_others_counted() -> None:
+def test_the_longest_ranges_are_shown_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "MAX_SHOWN", 10)
     made = SyntheticTrace()
     for place in range(30):
         made.range(f"r{place}", 100 * place, 100 * place + place)
-    table = project([made.build()], max_shown=10)
+    table = project([made.build()])
     assert [cells[1] for cells in table.rows[:-1]] == [f"r{place}" for place in range(29, 19, -1)]
     assert table.rows[-1][1] == "20 more ranges, not shown"
 
@@ -123,7 +126,7 @@ def test_pairs_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_projection_agrees_with_the_totals(made: SyntheticTrace) -> None:
     """On one stream, the union of a range's activities is their sum."""
     trace = made.build()
-    totals = {total.name: total for total in total_ranges(trace, window=None)}
+    totals = {total.name: total for total in total_ranges(examine_device(trace), window=None)}
     for exclusive in (False, True):
         found: dict[tuple[str, str], int] = {}
         for (domain, name, kind, _), cells in read_rows(project([trace], exclusive=exclusive)).items():

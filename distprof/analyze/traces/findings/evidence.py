@@ -16,7 +16,7 @@ _NO_WORKERS = "_SingleProcessDataLoaderIter"
 
 def has_strange(run: Run) -> bool:
     """Whether some trace holds events that could not be interpreted."""
-    return any(item.head.not_understood for item in run.activity)
+    return any(item.head.unknown_events for item in run.activity)
 
 
 def list_on_device(run: Run) -> list[TraceSummary]:

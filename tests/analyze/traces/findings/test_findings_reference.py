@@ -11,7 +11,7 @@ from distprof.facts.run import Clock
 from distprof.render.finding_texts import word_finding as word
 from distprof.report.finding_report import Finding
 from distprof.report.report import Report
-from distprof.traces.read import read_paths
+from distprof.traces.load_run import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.reference_export import make_reference_export
 

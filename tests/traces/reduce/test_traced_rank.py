@@ -6,9 +6,9 @@ import numpy as np
 
 from distprof.facts.trace import Trace
 from distprof.facts.trace_summary import TraceSummary
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.phase_names import NameMap
-from distprof.traces.reduce.reduce_trace import reduce_trace
-from distprof.traces.reduce.traced_rank import trace_rank
+from distprof.traces.reduce.traced_rank import reduce_trace, trace_rank
 from tests.traces.reduce.real_traces import build_trace
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
@@ -28,7 +28,7 @@ def reduce(
     trace: Trace, host: list[tuple[int, int]] | None = None, device: list[tuple[int, int]] | None = None
 ) -> TraceSummary:
     return reduce_trace(
-        trace,
+        examine_device(trace),
         rank=3,
         num_steps=0 if host is None else len(host),
         host_windows=None if host is None else np.array(host),

@@ -21,19 +21,26 @@ from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.one_job import require_after
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
-from distprof.traces.sources import Source, find_sources, find_windows, list_called, require_some, say_unread
+from distprof.traces.sources import (
+    Source,
+    find_sources,
+    find_windows,
+    format_unreadable,
+    list_called,
+    raise_nothing_readable,
+)
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with the number of files read so far and the total."""
 MIN_PARALLEL_BYTES = 4_000_000
 """Below this total size, starting worker processes takes longer than reading."""
 
 
 def _silent(done: int, total: int) -> None:
-    """Reports no progress."""
+    pass
 
 
-def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> Run:
+def read_paths(paths: Sequence[Path], names: NameMap, on_progress: Progress = _silent) -> Run:
     """Reads everything at the paths as one run: a run folder, its kernel windows and traces from elsewhere, in any mix.
 
     Unreadable files are left out and listed with the reason in ``unread``.
@@ -47,17 +54,17 @@ def read_paths(paths: Sequence[Path], names: NameMap, tell: Tell = _silent) -> R
         raise DataError(f"{folders[0]} and {folders[1]}: two runs: pass one run folder, and traces of the same job")
     traces = [source for source in sources if source.kind != "run"]
     if folders:
-        run = read_folder(folders[0], names, tell, beside=traces)
+        run = load_run(folders[0], names, on_progress, beside=traces)
         return dataclasses.replace(run, unread=(*unread, *run.unread))
-    traced, failed = reduce_all(traces, names, tell)
+    traced, failed = reduce_all(traces, names, on_progress)
     if not traced:
-        require_some([*unread, *failed])
+        raise_nothing_readable([*unread, *failed])
     traced = _join_all_cycles(traced, names)
     return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
 
 
-def read_folder(
-    folder: Path, names: NameMap = USUAL_NAMES, tell: Tell = _silent, *, beside: Sequence[Source] = ()
+def load_run(
+    folder: Path, names: NameMap = USUAL_NAMES, on_progress: Progress = _silent, *, beside: Sequence[Source] = ()
 ) -> Run:
     """Reads a run folder with its kernel windows, and other traces of the same job.
 
@@ -73,7 +80,7 @@ def read_folder(
     own: list[TracedRank] = []
     try:
         sources, damaged = find_windows(folder)
-        own, failed = reduce_all(sources, names, tell) if sources else ([], [])
+        own, failed = reduce_all(sources, names, on_progress) if sources else ([], [])
         damaged += failed
         run = attach_traces(run, own) if own and not beside else run
     except (DataError, OSError) as error:
@@ -85,7 +92,7 @@ def read_folder(
     run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
     if not beside:
         return run
-    traced, failed = reduce_all(beside, names, tell)
+    traced, failed = reduce_all(beside, names, on_progress)
     failed += list_dark(traced)
     require_after(run.meta.started_utc, [item.claim for item in traced])
     run = attach_traces(run, [*own, *traced]) if own or traced else run
@@ -107,7 +114,7 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
         return [read_kineto(source.path)]
     import tempfile
 
-    from distprof.traces.nsys.export import export_report
+    from distprof.traces.nsys.nsys_tool import export_report
     from distprof.traces.nsys.read_nsys import read_nsys
 
     if source.kind == "nsys":
@@ -117,7 +124,7 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
         return read_nsys(exported, all_processes=all_processes, only_times=only_times)
 
 
-def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[list[TracedRank], list[str]]:
+def reduce_all(sources: Sequence[Source], names: NameMap, on_progress: Progress) -> tuple[list[TracedRank], list[str]]:
     """Reduces every source, largest first, and returns them in the given order; and the unreadable ones with reasons.
 
     Raises:
@@ -128,13 +135,13 @@ def reduce_all(sources: Sequence[Source], names: NameMap, tell: Tell) -> tuple[l
         found = []
         for done, source in enumerate(sources, start=1):
             found.append(_reduce(source, names))
-            tell(done, len(sources))
+            on_progress(done, len(sources))
         return _part(found)
-    return _part(_reduce_in_parallel(sources, names, tell, workers))
+    return _part(_reduce_in_parallel(sources, names, on_progress, workers))
 
 
 def _reduce_in_parallel(
-    sources: Sequence[Source], names: NameMap, tell: Tell, workers: int
+    sources: Sequence[Source], names: NameMap, on_progress: Progress, workers: int
 ) -> list[list[TracedRank] | str]:
     """What `_reduce` finds in every source.
 
@@ -155,7 +162,7 @@ def _reduce_in_parallel(
         try:
             for future in as_completed(indexes):
                 results[indexes[future]] = future.result()
-                tell(len(results), len(sources))
+                on_progress(len(results), len(sources))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
@@ -169,7 +176,7 @@ def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
     try:
         return [trace_rank(trace, names) for trace in read_traces(source)]
     except (DataError, OSError) as error:
-        return say_unread(source.path, error)
+        return format_unreadable(source.path, error)
 
 
 def _part(found: Sequence[list[TracedRank] | str]) -> tuple[list[TracedRank], list[str]]:

@@ -13,8 +13,8 @@ from benchmarks.synthetic_traces import make_kineto
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.storage.run_folder import kernel_path, write_meta
-from distprof.traces import read
-from distprof.traces.read import read_folder, read_paths
+from distprof.traces import load_run as reading
+from distprof.traces.load_run import load_run, read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
 from tests.kineto_file import make_sound, write_kineto
@@ -46,7 +46,7 @@ def test_side_by_side_is_one_after_the_other_and_progress_is_told(
 ) -> None:
     folder = make_traces(tmp_path)
     alone = read_paths([folder], NAMES)
-    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr(reading, "MIN_PARALLEL_BYTES", 0)
     told: list[tuple[int, int]] = []
     together = read_paths([folder], NAMES, lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
@@ -63,7 +63,7 @@ def test_a_damaged_file_costs_itself_and_is_named(
     folder = make_traces(tmp_path)
     damaged = folder / "rank-00001.json.gz"
     damaged.write_bytes(damaged.read_bytes()[:-2_000])
-    monkeypatch.setattr(read, "MIN_PARALLEL_BYTES", least_bytes)
+    monkeypatch.setattr(reading, "MIN_PARALLEL_BYTES", least_bytes)
     run = read_paths([folder], NAMES)
     assert [info.rank for info in run.ranks] == [0, 2] and run.meta.world_size == 3
     (reason,) = run.unread
@@ -94,7 +94,7 @@ def test_one_damaged_kernel_window_of_two_costs_that_rank_only(tmp_path: Path) -
     run_folder = make_run_folder(tmp_path)
     make_traces(run_folder / "kernels", 2)
     kernel_path(run_folder, 0).write_bytes(b'{"traceEvents": [{')
-    run = read_folder(run_folder)
+    run = load_run(run_folder)
     assert [item.rank for item in run.activity] == [1]
     (warning,) = run.warnings
     assert warning.startswith("kernel windows are left out: ") and "rank-00000.json.gz" in warning
@@ -121,18 +121,18 @@ def test_a_damaged_kernel_window_costs_the_window_and_not_the_run(tmp_path: Path
     path = kernel_path(run_folder, 0)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b'{"traceEvents": [{')
-    run = read_folder(run_folder)
+    run = load_run(run_folder)
     assert run.activity == () and len(run.ranks) > 0
     assert any("kernel windows are left out" in warning for warning in run.warnings)
 
 
 def test_traces_named_beside_a_run_folder_are_joined_to_it(tmp_path: Path) -> None:
     run_folder = make_run_folder(tmp_path)
-    ranks = len(read_folder(run_folder).ranks)
+    ranks = len(load_run(run_folder).ranks)
     run = read_paths([run_folder, make_traces(tmp_path / "traces", ranks)], NAMES)
     assert [item.rank for item in run.activity] == list(range(ranks)) and run.traced_rows is not None
     shutil.copytree(tmp_path / "traces", run_folder / "kernels")
-    inside = read_folder(run_folder)
+    inside = load_run(run_folder)
     assert [dataclasses.replace(item, head=run.activity[0].head) for item in inside.activity] == [
         dataclasses.replace(item, head=run.activity[0].head) for item in run.activity
     ]

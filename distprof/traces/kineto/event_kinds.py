@@ -1,4 +1,8 @@
-"""What the PyTorch profiler's events are, by category in any spelling; unknown categories are counted."""
+"""What the PyTorch profiler's events are: by category in any spelling, and annotations by their names.
+
+Up to torch 1.9 the profiler's steps and the user's ``record_function`` ranges have the operators' category. Steps of
+newer profilers are found by name as well, whatever their category. Events of unknown categories are counted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import re
 from collections import Counter
 from functools import lru_cache
 
-from distprof.facts.trace import ActivityKind
+import numpy as np
+
+from distprof.facts.trace import ActivityKind, IntArray
+from distprof.traces.codes import select_names
 
 MAX_CATEGORIES = 1_000
 """Categories that are counted separately; a profiler has about thirty."""
@@ -33,6 +40,11 @@ _ROLES = {
     **dict.fromkeys((*_KNOWN, *_COUNTERS), LEFT_OUT),
 }  # fmt: skip
 """By category in lower case, letters and digits only; `LEFT_OUT`: known, but of no use here."""
+STEP = re.compile(r"ProfilerStep#\s*(\d{1,18})")
+_OPERATOR = re.compile(
+    r".*::.*|.*Backward\d*|detach_?|_grad_sum_to_size|record_param_comms|<(forward|backward) op>", re.DOTALL
+)
+"""Names that PyTorch itself uses: namespaced ones, autograd nodes, and a few others."""
 
 
 @lru_cache(maxsize=MAX_CATEGORIES)
@@ -55,7 +67,7 @@ def _plain(category: str) -> str:
     return _NOT_LETTERS.sub("", category[:200].lower())
 
 
-class Strangers:
+class UnknownEvents:
     """Counts events of unknown categories."""
 
     def __init__(self) -> None:
@@ -68,10 +80,9 @@ class Strangers:
 
     @property
     def num_events(self) -> int:
-        """How many were counted."""
         return self._counts.total()
 
-    def say(self) -> str | None:
+    def describe(self) -> str | None:
         """The counts by category, the largest first. None: there are none."""
         counts = sorted(self._counts.items(), key=lambda item: (-item[1], item[0] or ""))
         if not counts:
@@ -87,3 +98,34 @@ def _name(category: str | None) -> str:
     if category is None:
         return "without a category"
     return ascii(category if len(category) <= NAME_LETTERS else f"{category[:NAME_LETTERS]}...")
+
+
+def is_step(name: str) -> bool:
+    """Whether this is the name of a profiler step."""
+    return STEP.fullmatch(name) is not None
+
+
+def move_annotations(
+    ops: dict[str, IntArray], ranges: dict[str, IntArray], names: tuple[str, ...], domain: int, *, old: bool
+) -> None:
+    """Moves annotations from the operators to the ranges.
+
+    Args:
+        ops: Rows of operators; those that are moved are removed here.
+        ranges: Rows of annotations; those that are moved are added here.
+        names: Names by code.
+        domain: The code of the default domain.
+        old: Whether the profiler wrote no annotations: then all rows without an operator's name move, else only steps.
+    """
+    has_steps = select_names(ranges["name"], names, is_step).any()
+    moved = np.zeros(len(ops["name"]), dtype=bool)
+    if not has_steps:
+        moved |= select_names(ops["name"], names, is_step)
+    if old and not (ranges["domain"] == domain).any():
+        moved |= select_names(ops["name"], names, lambda name: _OPERATOR.fullmatch(name) is None)
+    if not moved.any():
+        return
+    for column in ("begin_ns", "end_ns", "name", "thread"):
+        ranges[column] = np.concatenate([ranges[column], ops[column][moved]])
+    ops.update({column: values[~moved] for column, values in ops.items()})
+    ranges["domain"] = np.concatenate([ranges["domain"], np.full(int(moved.sum()), domain, np.int64)])

@@ -12,7 +12,7 @@ import pytest
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import PhaseContext
-from distprof.storage.last_position import describe_place, drop_place, open_place, read_place
+from distprof.storage.last_state import describe_place, drop_place, open_place, read_place
 
 
 def read(folder: Path) -> str | None:

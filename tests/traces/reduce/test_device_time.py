@@ -1,19 +1,18 @@
-"""Device time by cause and by kind of collective, by hand."""
+"""Device time by cause and by kind of collective, and the length of the queue, by hand."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import ActivityKind, IntArray
-from distprof.facts.trace_summary import DeviceTime
-from distprof.traces.reduce.device import (
-    code_collectives,
-    describe_other_devices,
-    measure_device,
-    measure_kinds,
-)
-from tests.traces.reduce.synthetic_traces import SyntheticTrace
+from distprof.facts.trace import ActivityKind, IntArray, Trace
+from distprof.facts.trace_summary import DeviceTime, QueueLength
+from distprof.traces.reduce.device_time import measure_queue
+from distprof.traces.reduce.device_work import code_collectives, describe_other_devices, examine_device
+from tests.traces.reduce.synthetic_traces import SyntheticTrace, measure_begun, measure_trace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GATHER = "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
@@ -55,8 +54,8 @@ WHOLE = DeviceTime(
 
 def test_by_hand() -> None:
     trace = make_timeline().build()
-    assert measure_device(trace, None) == WHOLE
-    kinds = measure_kinds(trace, None)
+    assert measure_trace(trace, None) == WHOLE
+    kinds = measure_begun(trace, bounds((0, 1_000)))
     reduce = KINDS.index(CollectiveKind.ALL_REDUCE)
     assert kinds.count.tolist() == [[int(place == reduce) for place in range(len(KINDS))]]
     assert (kinds.busy_ns[0, reduce], kinds.exposed_ns[0, reduce], kinds.size_bytes[0, reduce]) == (150, 80, -1)
@@ -65,7 +64,7 @@ def test_by_hand() -> None:
 
 def test_windows_cut_activities_but_not_the_causes_of_gaps() -> None:
     trace = make_timeline().build()
-    found = measure_device(trace, bounds((0, 60), (310, 330), (440, 530), (565, 600)))
+    found = measure_trace(trace, bounds((0, 60), (310, 330), (440, 530), (565, 600)))
     assert found == DeviceTime(
         span_ns=60 + 20 + 90 + 35,
         compute_ns=50,
@@ -77,8 +76,8 @@ def test_windows_cut_activities_but_not_the_causes_of_gaps() -> None:
         memory_busy_ns=5,
         communication_busy_ns=0,
     )
-    assert measure_device(trace, bounds((0, 40))) is None, "nothing runs there"
-    assert measure_device(trace, bounds()) is None
+    assert measure_trace(trace, bounds((0, 40))) is None, "nothing runs there"
+    assert measure_trace(trace, bounds()) is None
 
 
 def test_collectives_by_window() -> None:
@@ -88,7 +87,7 @@ def test_collectives_by_window() -> None:
     made.activity(REDUCE, 130, 150, size_bytes=1000)
     made.activity(REDUCE, 131, 135)
     made.activity("gemm", 90, 140, stream=9)
-    found = measure_kinds(made.build(), bounds((0, 80), (80, 135)))
+    found = measure_begun(made.build(), bounds((0, 80), (80, 135)))
     reduce, gather = KINDS.index(CollectiveKind.ALL_REDUCE), KINDS.index(CollectiveKind.ALL_GATHER)
     columns = found.count, found.size_bytes, found.busy_ns, found.exposed_ns
     assert [column[:, reduce].tolist() for column in columns] == [[1, 2], [1000, -1], [80, 25], [80, 10]]
@@ -100,7 +99,7 @@ def test_a_graph_is_compute_and_a_copy_is_never_a_collective() -> None:
     made.activity("cudaGraph", 0, 10, kind=ActivityKind.GRAPH)
     made.activity(REDUCE, 20, 25, kind=ActivityKind.MEMCPY)
     made.activity(REDUCE, 30, 37)
-    found = measure_device(made.build(), None)
+    found = measure_trace(made.build(), None)
     assert found is not None
     assert (found.compute_ns, found.memory_ns, found.communication_busy_ns) == (10, 5, 7)
 
@@ -113,7 +112,7 @@ def test_the_first_launch_of_those_that_begin_together_counts() -> None:
     made.launch("gemm", 39, 50, 60, stream=1)
     made.launch("gemm", 14, 50, 55, stream=2, call_ns=6)
     made.activity("gemm", 50, 52, stream=3)
-    found = measure_device(made.build(), None)
+    found = measure_trace(made.build(), None)
     assert found is not None
     assert (found.idle_host_ns, found.idle_launch_ns, found.idle_unknown_ns) == (10, 30, 0)
 
@@ -122,7 +121,7 @@ def test_a_launch_after_its_kernel_is_clamped() -> None:
     made = SyntheticTrace()
     made.activity("gemm", 0, 10)
     made.launch("gemm", 90, 50, 60)
-    found = measure_device(made.build(), None)
+    found = measure_trace(made.build(), None)
     assert found is not None
     assert (found.span_ns, found.idle_host_ns, found.idle_launch_ns) == (60, 40, 0)
 
@@ -132,7 +131,7 @@ def test_the_device_that_works_longest_is_looked_at() -> None:
     made.activity("gemm", 0, 170, device=5)
     made.activity("gemm", 900, 910, device=3)
     trace = made.build()
-    assert measure_device(trace, None) == WHOLE
+    assert measure_trace(trace, None) == WHOLE
     assert describe_other_devices(trace) == (
         "the process used 3 devices: device time is that of device 0, which worked longest, and leaves out 3, 5"
     )
@@ -141,10 +140,10 @@ def test_the_device_that_works_longest_is_looked_at() -> None:
 
 def test_nothing_at_all() -> None:
     trace = SyntheticTrace().build()
-    assert measure_device(trace, None) is None
-    assert measure_device(trace, bounds((0, 10))) is None
-    assert measure_kinds(trace, bounds((0, 10))).count.tolist() == [[0] * len(KINDS)]
-    assert measure_kinds(trace, None).count.sum() == 0
+    assert measure_trace(trace, None) is None
+    assert measure_trace(trace, bounds((0, 10))) is None
+    assert measure_begun(trace, bounds((0, 10))).count.tolist() == [[0] * len(KINDS)]
+    assert measure_begun(trace, bounds((0, 1_000))).count.sum() == 0
     assert describe_other_devices(trace) is None
 
 
@@ -154,7 +153,7 @@ def test_idle_time_under_an_open_launch_is_the_hosts() -> None:
     made.activity("gemm", 0, 10)
     made.launch("gemm", 20, 900, 950, call_ns=980)
     made.launch("gemm", 960, 1_100, 1_200, call_ns=50)  # it returns at 1,010
-    found = measure_device(made.build(), None)
+    found = measure_trace(made.build(), None)
     assert found is not None
     assert (found.idle_host_ns, found.idle_launch_ns) == (890 + 60, 90)
 
@@ -166,10 +165,66 @@ def test_what_else_a_call_launches_has_been_launched_once_the_first_of_it_runs()
     made.activity("node", 100, 110, call=graph)
     made.activity("node", 140, 150, call=graph)  # the graph is on the device: this gap is not the host's
     made.activity("node", 700, 710, call=graph)
-    found = measure_device(made.build(), None)
+    found = measure_trace(made.build(), None)
     assert found is not None
     assert (found.idle_host_ns, found.idle_launch_ns) == (90, 30 + 550)
 
 
 def test_only_collectives_have_a_code() -> None:
     assert code_collectives(make_timeline().build()).tolist().count(-1) == 6
+
+
+def read_queue(trace: Trace, windows: IntArray | None) -> QueueLength | None:
+    work = examine_device(trace)
+    return measure_queue(work, work.frame(windows))
+
+
+def test_the_queue_by_hand() -> None:
+    made = SyntheticTrace()
+    made.launch("a", 0, 20, 60, call_ns=10)  # in the queue 10 - 60
+    made.launch("b", 20, 60, 80, call_ns=10)  # 30 - 80
+    made.activity("c", 70, 75)  # nobody launched it: 70 - 75
+    made.launch("d", 85, 90, 100, call_ns=30)  # its call returns late: 90 - 100
+    found = read_queue(made.build(), None)
+    assert found is not None
+    assert (found.mean, found.max) == ((40 + 50 + 5 + 10) / 80, 2)
+    assert found.empty_ratio == 10 / 80
+    part = read_queue(made.build(), np.array([[0, 20], [65, 72]]))
+    assert part is not None
+    assert (part.mean, part.max, part.empty_ratio) == ((10 + 7 + 2) / 27, 2, 10 / 27)
+
+
+def test_without_launches_nobody_knows_the_queue() -> None:
+    made = SyntheticTrace()
+    made.activity("a", 0, 10)
+    assert read_queue(made.build(), None) is None
+    assert read_queue(SyntheticTrace().build(), None) is None
+    made.launch("b", 0, 10, 20)
+    assert read_queue(made.build(), np.empty((0, 2), dtype=np.int64)) is None
+    idle = read_queue(made.build(), np.array([[100, 200]]))
+    assert idle is not None
+    assert (idle.mean, idle.max, idle.empty_ratio) == (0, 0, 1)
+
+
+@given(
+    done=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(0, 9), st.booleans()), min_size=1),
+    window=st.tuples(st.integers(-5, 40), st.integers(1, 40)),
+)
+def test_every_nanosecond_of_the_queue(done: list[tuple[int, int, int, bool]], window: tuple[int, int]) -> None:
+    made = SyntheticTrace()
+    queued = []
+    for begin, early, length, known in done:
+        if known:
+            made.launch("a", begin - early - 2, begin, begin + length, call_ns=2)
+        else:
+            made.activity("a", begin, begin + length)
+        queued.append(range(begin - early if known else begin, begin + length))
+    found = read_queue(made.build(), np.array([[window[0], sum(window)]]))
+    if not any(known for *_, known in done):
+        assert found is None
+        return
+    assert found is not None
+    depths = [sum(time in span for span in queued) for time in range(window[0], sum(window))]
+    assert found.mean == pytest.approx(sum(depths) / len(depths))
+    assert found.max == max(depths)
+    assert found.empty_ratio == pytest.approx(depths.count(0) / len(depths))

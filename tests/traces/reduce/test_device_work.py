@@ -14,8 +14,9 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK
 from distprof.facts.run import KINDS
 from distprof.facts.trace import Trace
-from distprof.traces.reduce.device import code_collectives
-from distprof.traces.reduce.operations import find_operations
+from distprof.traces.reduce.device_work import code_collectives, examine_device, find_operations
+from distprof.traces.reduce.phase_names import NameMap
+from distprof.traces.reduce.traced_rank import trace_rank
 from tests.kineto_file import make_event, make_kernel, make_launch, make_op, make_step, write_kineto
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
@@ -66,6 +67,19 @@ def test_what_the_tool_says_goes_before_what_stands_around() -> None:
     said = dataclasses.replace(trace, gpu=dataclasses.replace(trace.gpu, collective=told))
     assert name_kinds(said) == ["all_gather", "all_reduce", "other"]
     assert find_operations(said, np.arange(3)).tolist() == [told[0], trace.names.index("nccl:all_reduce"), -1]
+
+
+def test_exposed_communication_is_that_of_the_device_that_works_longest() -> None:
+    made = SyntheticTrace()
+    made.range("ProfilerStep#0", 0, 400)
+    made.launch("gemm", 5, 10, 200)
+    made.launch(REDUCE, 20, 150, 260, stream=20)
+    made.activity(REDUCE, 100, 180, device=5)
+    trace = made.build()
+    begin_ns, end_ns = examine_device(trace).exposed
+    assert (begin_ns.tolist(), end_ns.tolist()) == ([200], [260])
+    (table,) = trace_rank(trace, NameMap()).collectives
+    assert np.array_equal(table.exposed_ns, [[np.nan, 60]], equal_nan=True), "of another device it is not known"
 
 
 def test_a_payload_that_is_not_known_is_no_0_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

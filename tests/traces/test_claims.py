@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distprof.traces.reduce.claims import read_claim
+from distprof.traces.one_job import read_claim
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
 UNIX = 1_700_000_000 * 10**9

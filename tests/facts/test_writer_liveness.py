@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from distprof.facts.presence import LastWrite, look_at_writer
+from distprof.facts.writer_liveness import LastWrite, look_at_writer
 
 HOLD = """
 import os, sys
-from distprof.facts.presence import hold
+from distprof.facts.writer_liveness import hold
 print(hold(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)), flush=True)
 if os.fork() == 0:  # as the workers of a data loader: they may outlive the rank
     os.close(1)

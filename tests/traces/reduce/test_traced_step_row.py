@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, PHASES, FloatArray, Phase
 from distprof.facts.trace import RangeStyle, Trace
-from distprof.traces.reduce.device_clock import find_device_clock
+from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.phase_names import NameMap
-from distprof.traces.reduce.rows import fill_rows
-from distprof.traces.reduce.segments import partition_steps
-from distprof.traces.reduce.steps import find_steps
+from distprof.traces.reduce.steps import find_steps, partition_steps
+from distprof.traces.reduce.traced_step_row import fill_rows, find_device_clock
 from tests.traces.reduce.synthetic_jobs import (
     BACKWARD_NS,
     FORWARD_NS,
@@ -33,10 +32,9 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def read_rows(trace: Trace) -> FloatArray:
     names = NameMap()
-    steps = find_steps(trace, names)
-    return fill_rows(
-        trace, steps, partition_steps(trace, steps, names), find_device_clock(trace), origin_ns=int(steps.begin_ns[0])
-    )
+    steps, work = find_steps(trace, names), examine_device(trace)
+    segments, clock = partition_steps(trace, steps, names), find_device_clock(work)
+    return fill_rows(work, steps, segments, clock, origin_ns=int(steps.begin_ns[0]))
 
 
 def read_phases(row: FloatArray, clock: str) -> dict[Phase, float]:

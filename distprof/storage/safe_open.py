@@ -2,6 +2,8 @@
 
 A path that the user types may be a link. What is inside a folder may be anything that its sender put there: a pipe that
 blocks its reader, an endless device, or a link to somebody else's file. Every reader opens its files here.
+
+How much of a foreign file is read before it is refused is limited too: its size says little, and its author is unknown.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +21,30 @@ from distprof.errors import DataError
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {stat.S_IFLNK: "a link, which is not followed", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe",
           stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}  # fmt: skip
+SQLITE_MAGIC = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits for one file, far above any trace that a profiler writes. A file beyond a limit is refused as a whole."""
+
+    max_bytes: int = 4 << 30
+    """Text after decompression; for a database, the file size."""
+    max_ratio: float = 200.0
+    """Text size over compressed size. Profilers' traces reach 30, decompression bombs 1,000."""
+    free_bytes: int = 16 << 20
+    """Text that is read before ``max_ratio`` applies."""
+    max_events: int = 20_000_000
+    """Events, or rows of all tables that are read, used or not."""
+    max_part_bytes: int = 32 << 20
+    """The longest single event, and the longest text before or after the events."""
+    max_name_letters: int = 4096
+    """Longer names are cut and counted; the file stays readable."""
+    max_names_letters: int = 64 << 20
+    """All distinct names together; names beyond it share one name and are counted."""
+
+
+USUAL_LIMITS = Limits()
 
 
 @contextlib.contextmanager
@@ -78,3 +105,16 @@ def _check(path: Path, found: os.stat_result, kind: int) -> None:
     if stat.S_IFMT(found.st_mode) != kind:
         wanted = "folder" if kind == stat.S_IFDIR else "file"
         raise DataError(f"{path}: not a {wanted}: {_KINDS.get(stat.S_IFMT(found.st_mode), 'a file')}")
+
+
+def begins_with(path: Path, begin: bytes) -> bool:
+    """Whether it is a regular file that begins so.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        with open_file(path) as file:
+            return file.read(len(begin)) == begin
+    except DataError:
+        return False

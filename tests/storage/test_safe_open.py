@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import DataError
-from distprof.storage.opening import open_file, open_folder
+from distprof.storage.safe_open import open_file, open_folder
 
 
 def make_strange(folder: Path) -> dict[str, str]:
