@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import Suspect
-from distprof.analyze.replay.cost import Judgement
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.cost import CauseCosts
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import estimate, find_median
@@ -24,7 +24,7 @@ MAX_RANKS = 4096
 def list_what_ifs(
     measured_steps: MeasuredSteps,
     cycles: SyncCycles | None,
-    judgement: Judgement | None,
+    cause_costs: CauseCosts | None,
     *,
     step_ns: float | None,
     tokens_per_s: float | None,
@@ -34,7 +34,7 @@ def list_what_ifs(
     Args:
         measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
-        judgement: The causes with a name, each of which may go.
+        cause_costs: The causes with a name, each of which may go.
         step_ns: Of the job as it ran, like the next; the replay says what share of it is saved. None: the mean cycle.
         tokens_per_s: None: not counted.
     """
@@ -53,7 +53,7 @@ def list_what_ifs(
             "every batch is ready when it is asked for",
         ),
     ]  # fmt: skip
-    for change, saved, assumption in _list_fixes(measured_steps, cycles, judgement):
+    for change, saved, assumption in _list_fixes(measured_steps, cycles, cause_costs):
         found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
@@ -61,19 +61,19 @@ def list_what_ifs(
 
 
 def _list_fixes(
-    measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement | None
+    measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts | None
 ) -> Iterator[tuple[str, Estimate, str]]:
     """What each cause with a name would save if only it went, and all of them together."""
-    if judgement is None:
+    if cause_costs is None:
         return
-    for item, cost in judgement.named:
+    for item, cost in cause_costs.named:
         yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
-    if len(judgement.named) > 1:
-        change = f"all {len(judgement.named)} causes with a name gone"
-        yield change, judgement.together_ratio, "each of them as above"
+    if len(cause_costs.named) > 1:
+        change = f"all {len(cause_costs.named)} causes with a name gone"
+        yield change, cause_costs.together_ratio, "each of them as above"
 
 
-def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> str:
+def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> str:
     rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
     match item.kind:
         case VerdictKind.SLOW_RANK:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.analyze.cycles.device_follows import LAG_NS
+from distprof.analyze.cycles.device_collectives import LAG_NS
 from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles, renumber
-from distprof.analyze.replay.replay import measure_saved, replay
+from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, FloatArray, Phase, Run, Stretch
 from tests.analyze.device_jobs import Job, Times, make_ddp, make_fsdp
+from tests.analyze.synthetic_cycles import measure_saved
 from tests.factories import MS, make_run
 
 NUM_STEPS = 10
@@ -163,10 +164,10 @@ def test_a_reduction_among_replicas_follows_that_among_shards() -> None:
     assert measure_saved(cycles, transfer_ns=shorter) == pytest.approx(MS, abs=20_000)
 
 
-def test_punctual_ranks_do_not_come_to_a_later_wait_after_the_median_one() -> None:
+def test_median_arrivals_ranks_do_not_come_to_a_later_wait_after_the_median_one() -> None:
     """Rank 1 comes to the second wait at 9 and to the reduction at 13; the median of two is 8, and then 12."""
     cycles = find(make_fsdp_run())
-    assert (measure_saved(cycles, punctual=True)[3] / MS) == pytest.approx(1.5)
+    assert (measure_saved(cycles, median_arrivals=True)[3] / MS) == pytest.approx(1.5)
 
 
 def test_waits_in_another_order_on_some_rank_are_looked_at_by_rows() -> None:
@@ -266,4 +267,4 @@ def test_own_times_waits_and_transfers_are_those_of_the_job(
     replayed_ns, whole_ns = replay(cycles), np.sort(true_ns, axis=0)
     near_ns = LAG_NS + 20_000  # a start that followed by chance within the lag is taken to follow at once
     assert (replayed_ns > whole_ns[0] - near_ns).all() and (replayed_ns < whole_ns[-1] + near_ns).all()
-    assert (replay(cycles, punctual=True) <= replayed_ns + 1).all()
+    assert (replay(cycles, median_arrivals=True) <= replayed_ns + 1).all()

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.replay import measure_saved, replay
+from distprof.analyze.replay.replay import replay
 from distprof.facts.run import OWN_PHASES, Clock
+from tests.analyze.synthetic_cycles import measure_saved
 
 EVERYONE = np.arange(2)
 
@@ -66,9 +67,9 @@ def test_ranks_that_take_turns_cost_nothing_and_never_less() -> None:
         usual, positions=everyone, parties=((("default", everyone),),) * 3, blocking=np.array([False, False, True]),
         gap_ns=gaps, exposed_ns=np.zeros_like(gaps), transfer_ns=np.zeros_like(gaps), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
-    assert replay(cycles).tolist() == replay(cycles, punctual=True).tolist() == [20]
+    assert replay(cycles).tolist() == replay(cycles, median_arrivals=True).tolist() == [20]
     assert replay(cycles, gap_ns=np.broadcast_to(np.median(gaps, axis=0), gaps.shape)).tolist() == [30]
-    assert measure_saved(cycles, punctual=True).tolist() == [0]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [0]
 
 
 def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
@@ -78,7 +79,7 @@ def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
     late[1, :, 0] = 13
     cycles = dataclasses.replace(cycles, transfer_ns=late)
     assert replay(cycles).tolist() == [35]
-    assert measure_saved(cycles, punctual=True).tolist() == [0]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [0]
 
 
 def test_punctual_ranks_come_when_the_middle_one_does() -> None:
@@ -89,7 +90,7 @@ def test_punctual_ranks_come_when_the_middle_one_does() -> None:
         usual, positions=everyone, parties=((("default", everyone),),), gap_ns=gaps, exposed_ns=np.zeros_like(gaps),
         transfer_ns=np.full_like(gaps, 5.0), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
-    assert measure_saved(cycles, punctual=True).tolist() == [16]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [16]
 
 
 def test_a_cycle_ends_when_the_middle_rank_is_through_of_two_the_earlier() -> None:
@@ -115,7 +116,7 @@ def test_nobody_gains_by_more_work(
 ) -> None:
     cycles = make_cycles(list(gaps), transfers, [*waits, True])
     whole = replay(cycles)
-    assert replay(cycles, punctual=True)[0] <= whole[0] * (1 + 1e-12)
+    assert replay(cycles, median_arrivals=True)[0] <= whole[0] * (1 + 1e-12)
     assert whole[0] >= max(sum(own) for own in gaps)
     assert whole[0] <= sum(max(pair) for pair in zip(*gaps, strict=True)) + sum(transfers) + 1
     more = cycles.gap_ns.copy()
