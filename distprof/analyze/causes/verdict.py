@@ -65,8 +65,8 @@ def _explain_hidden(measured_steps: MeasuredSteps) -> str | None:
     if most.unseen_per_step < MIN_UNSEEN:
         return None
     hidden = (
-        f"rank {most.rank} issued {most.unseen_per_step:.3g} collectives a step that distprof did not see: to wait in "
-        "them looks like work, and hides who is late"
+        f"rank {most.rank} issued {most.unseen_per_step:.3g} collectives a step that distprof did not see: time spent "
+        "waiting in them looks like work, so no rank can be cleared"
     )
     return "; ".join(filter(None, [hidden, name_probably_late(measured_steps)]))
 
@@ -158,7 +158,8 @@ def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
     if saved_ns.mean() < MIN_COST_RATIO * cycles.cycle_ns.mean():
         return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"
-    return f"{name} is waited for: its own time is larger, but in no phase by more than chance, or than speeds vary by"
+    unsure = "in no phase beyond chance or the usual variation of its speed"
+    return f"{name} is waited for: its own time is larger, but {unsure}"
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts) -> Verdict:

@@ -299,5 +299,5 @@ def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> s
     long_ns = (cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)).mean(axis=1)
     if long_ns.max() > APART_FACTOR * long_ns.min():
         longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]
-        return f"the ranks do not go through their steps together: rank {longest} takes far longer than others"
+        return f"the ranks are not in lockstep: rank {longest}'s steps take more than twice as long as others'"
     return None

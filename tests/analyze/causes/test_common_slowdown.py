@@ -218,9 +218,7 @@ def test_a_job_is_judged_without_its_speeds_and_the_report_says_who_is_waited_fo
     work_ns = draw_work(draws, draw_speeds(draws, slow_ratio=(0.1, 0.95)))
     verdict = analyze(make_job(work_ns)).verdict
     assert verdict.kind in (VerdictKind.NONE, VerdictKind.JITTER) and verdict.rank is None
-    assert verdict.reason.startswith(
-        "rank 1 is waited for: its own time is larger, but in no phase by more than chance"
-    )
+    assert verdict.reason.startswith("rank 1 is waited for: its own time is larger, but in no phase beyond chance")
     work_ns[0, :, PHASE[Phase.FORWARD]] += 3 * MS
     verdict = analyze(make_job(work_ns)).verdict
     assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.SLOW_RANK, 0, Phase.FORWARD)

@@ -51,9 +51,8 @@ def test_five_stalls_on_one_rank_of_eight_by_hand() -> None:
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [5], Phase.FORWARD)
     assert (found.pattern, found.period, found.late_ns) == (None, None, 500 * MS)
     assert np.flatnonzero(found.acts).tolist() == struck
-    assert found.counterfactual.gap_ns[5].sum(axis=1).tolist() == [
-        500 * MS if step in struck else 0 for step in range(50)
-    ]
+    taken_ns = found.counterfactual.gap_ns[5].sum(axis=1).tolist()
+    assert taken_ns == [500 * MS if step in struck else 0 for step in range(50)]
     assert replay_without(make_cycles(own_ns), [found.counterfactual]).tolist() == [110 * MS] * 50
 
 
@@ -87,9 +86,8 @@ def test_a_stall_of_all_ranks_in_a_step_in_which_one_is_late_is_nobodys() -> Non
     assert (named.rows.tolist(), named.kind) == ([5], VerdictKind.SLOW_RANK)
     assert (nobodys.rows.tolist(), nobodys.late_ns) == ([], 2000 * MS)
     assert np.flatnonzero(nobodys.acts).tolist() == [30]
-    assert (
-        replay_without(make_cycles(own_ns), [named.counterfactual, nobodys.counterfactual]).tolist() == [110 * MS] * 60
-    )
+    both = [named.counterfactual, nobodys.counterfactual]
+    assert replay_without(make_cycles(own_ns), both).tolist() == [110 * MS] * 60
 
 
 def test_too_many_stalls_out_of_step_are_the_same_ranks_and_not_regular() -> None:

@@ -37,11 +37,8 @@ def measure(run: Run) -> tuple[MeasuredSteps, SyncCycles]:
     return measured_steps, cycles
 
 
-def find(run: Run) -> list[CandidateCause]:
-    return find_links(*measure(run))
-
-
-def find_links(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[CandidateCause]:
+def find(measured: Run | tuple[MeasuredSteps, SyncCycles]) -> list[CandidateCause]:
+    measured_steps, cycles = measure(measured) if isinstance(measured, Run) else measured
     return list(list_candidates(measured_steps, cycles, [detect_slow_links]))
 
 

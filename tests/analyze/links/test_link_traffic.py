@@ -18,7 +18,7 @@ from distprof.facts.run import Clock, LinkReading
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.device_jobs import Job, Times, make_fsdp
 from tests.analyze.links.device_links import make_device_run, measure_on_device
-from tests.analyze.links.linked_runs import FOUR, Strategy, find_links
+from tests.analyze.links.linked_runs import FOUR, Strategy, find
 from tests.analyze.links.test_slow_link import draw_job
 from tests.factories import MS
 
@@ -49,11 +49,11 @@ def test_a_probe_over_nccl_that_the_collectives_agree_with_names_the_link(strate
     """As over gloo: 10 ms in place of 2.5 for each of four units."""
     job = rate_links(dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
     measured_steps, cycles = measure_on_device(job)
-    (candidate,) = find_links(measured_steps, cycles)
+    (candidate,) = find((measured_steps, cycles))
     assert (candidate.kind, candidate.hosts) == ("slow_link", ("host-2",))
     assert candidate.counterfactual.transfer_ns is not None and candidate.needed_ns is not None
     assert candidate.counterfactual.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS)
-    assert find_links(*measure_on_device(dataclasses.replace(job, slow_hosts={}))) == []
+    assert find(measure_on_device(dataclasses.replace(job, slow_hosts={}))) == []
 
 
 def test_probes_over_gloo_say_nothing_of_a_job_over_nccl() -> None:
@@ -63,7 +63,7 @@ def test_probes_over_gloo_say_nothing_of_a_job_over_nccl() -> None:
     run = dataclasses.replace(
         measured_steps.run, meta=dataclasses.replace(meta, link_readings=gloo, last_link_readings=())
     )
-    assert find_links(dataclasses.replace(measured_steps, run=run), cycles) == []
+    assert find((dataclasses.replace(measured_steps, run=run), cycles)) == []
 
 
 def test_the_only_link_of_nccl_is_not_compared_with_ethernet() -> None:
@@ -81,14 +81,14 @@ def test_a_link_of_nccl_became_slow_by_its_collectives_alone() -> None:
     measured_steps = dataclasses.replace(measured_steps, run=once)
     since = np.arange(len(cycles.steps)) >= 20
     transfer_ns = cycles.transfer_ns * np.where(since, 2, 1)[:, None]
-    (candidate,) = find_links(measured_steps, dataclasses.replace(cycles, transfer_ns=transfer_ns))
+    (candidate,) = find((measured_steps, dataclasses.replace(cycles, transfer_ns=transfer_ns)))
     assert candidate.hosts == ("host-0", "host-1", "host-2", "host-3") and candidate.acts.tolist() == since.tolist()
 
 
 def test_a_host_whose_shards_take_longer_than_those_of_others_is_named_with_what_that_costs() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-2": 2.0})
-    (candidate,) = find_links(measured_steps, slow)
+    (candidate,) = find((measured_steps, slow))
     assert candidate.hosts == ("host-2",) and candidate.acts.all()
     assert candidate.counterfactual.transfer_ns is not None
     for item in list_traffic(measured_steps, slow):
@@ -157,9 +157,9 @@ def test_over_nccl_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> 
     draws = np.random.default_rng(12)
     for seed in range(30):
         job = draw_job(draws)
-        assert find_links(*measure_on_device(job, seed)) == [], job
+        assert find(measure_on_device(job, seed)) == [], job
         slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
-        found = find_links(*measure_on_device(slow, seed))
+        found = find(measure_on_device(slow, seed))
         assert [candidate.hosts for candidate in found] == [("host-2",)], slow
 
 

@@ -51,12 +51,8 @@ def test_the_autocorrelation_of_a_series_is_recovered(autocorrelation: float) ->
 def test_means_vary_as_much_as_they_are_said_to(autocorrelation: float) -> None:
     """The variance of the means of 400 series of 60 steps, times 60."""
     series = make_series(autocorrelation, ranks=400, steps=60, seed=1)
-    found = np.median(
-        [
-            variance_inflation(series[row : row + 8], lag1_autocorrelation(series[row : row + 8]))
-            for row in range(0, 400, 8)
-        ]
-    )
+    jobs = [series[row : row + 8] for row in range(0, 400, 8)]
+    found = np.median([variance_inflation(job, lag1_autocorrelation(job)) for job in jobs])
     assert found == pytest.approx(60 * series.mean(axis=1).var(), rel=0.3)
 
 
@@ -75,9 +71,7 @@ def test_limits_are_those_of_students_t() -> None:
     assert t_quantile(0.001, 10) == pytest.approx(4.144, rel=0.02)
     assert t_quantile(0.01, 5) == pytest.approx(3.365, rel=0.02)
     assert t_quantile(0.001, 1e9) == pytest.approx(3.0902, rel=1e-3)
-    assert t_survival(4.144, 10) == pytest.approx(0.001, rel=0.05) and t_survival(3.365, 5) == pytest.approx(
-        0.01, rel=0.1
-    )
+    assert t_survival(4.144, 10) == pytest.approx(0.001, rel=0.05)
     assert t_survival(3.365, 5) == pytest.approx(0.01, rel=0.1)
 
 
@@ -90,7 +84,6 @@ def test_the_binomial_tail_by_hand() -> None:
     assert binomial_tail(250, 4000, 0.05) == pytest.approx(whole)
 
 
-@pytest.mark.slow
 def test_concentration_by_hand() -> None:
     """Five events of one size, all on one of eight ranks; then a huge one, which is somewhere in any case."""
     same = concentration_p_values(np.full(5, 3), np.ones(5), 8)
@@ -99,7 +92,6 @@ def test_concentration_by_hand() -> None:
     assert concentration_p_values(np.array([0, 1, 2]), np.array([100.0, 1, 1]), 8)[0] == pytest.approx(1 / 8)
 
 
-@pytest.mark.slow
 @given(st.integers(2, 12), st.lists(st.integers(0, 11), min_size=1, max_size=40))
 def test_events_of_one_size_have_the_binomial_chance(num_ranks: int, drawn: list[int]) -> None:
     rows = np.array(drawn) % num_ranks
@@ -112,22 +104,16 @@ def test_events_of_one_size_have_the_binomial_chance(num_ranks: int, drawn: list
         assert found[row] == pytest.approx(max(sum(tail), 1e-14), abs=1e-13)
 
 
-@pytest.mark.slow
 def test_a_period_by_hand() -> None:
     """Five of fifty steps all in one class of five: one of C(50, 5) ways, in any of 1 + 2 + ... + 24 classes."""
     period, turn, chance = estimate_period(np.arange(4, 50, 10), np.arange(50))
     assert (period, turn) == (10, 4)
     assert chance == pytest.approx(300 / math.comb(50, 5))
-    assert estimate_period(10**14 * np.arange(4, 50, 10), 10**14 * np.arange(50)) == (
-        0,
-        0,
-        1.0,
-    )  # too many
+    assert estimate_period(10**14 * np.arange(4, 50, 10), 10**14 * np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)
 
 
-@pytest.mark.slow
 def test_likeness_by_hand() -> None:
     """Three events within a tenth of each other: ln 1.1 = 0.0953, and 3 x 0.0953 ** 2 = 0.0272."""
     sizes = np.array([105.0, 100, 110])
@@ -138,7 +124,6 @@ def test_likeness_by_hand() -> None:
     assert likeness_p_value(np.array([1.0, 2, 3]), 3) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [3, 5])
 def test_likeness_is_no_smaller_than_what_chance_makes(number: int) -> None:
     drawn = np.exp(np.random.default_rng(6).random((4000, number)))
@@ -147,7 +132,6 @@ def test_likeness_is_no_smaller_than_what_chance_makes(number: int) -> None:
         assert 0.3 * level < np.mean(found <= level) <= 1.1 * level
 
 
-@pytest.mark.slow
 def test_tests_together_by_hand() -> None:
     """Of p, the product of k chances: p (1 + ln(1/p) + ... + ln(1/p) ** (k - 1) / (k - 1)!)."""
     assert fisher_combine(0.3) == pytest.approx(0.3)
@@ -157,7 +141,6 @@ def test_tests_together_by_hand() -> None:
     assert fisher_combine(0.5, 0.0, 0.5) == 0
 
 
-@pytest.mark.slow
 def test_events_within_the_correlation_time_count_once() -> None:
     """A rank that drifts up for twenty cycles, and stalls that stand out from the same drift."""
     drift = np.concatenate([np.zeros(20), np.linspace(0, 10, 10), np.linspace(10, 0, 10), np.zeros(20)])
