@@ -37,12 +37,12 @@ def make_cycles(phase_ns: FloatArray, *, first_step: int = 1) -> SyncCycles:
     """The cycles in which ranks with these own times wait for the last of them."""
     num_ranks, num_cycles = phase_ns.shape[:2]
     everyone = np.arange(num_ranks)
-    gap_ns = phase_ns.sum(axis=2)[:, :, None]
-    transfer_ns = np.full_like(gap_ns, 10 * MS)
+    work_ns = phase_ns.sum(axis=2)[:, :, None]
+    transfer_ns = np.full_like(work_ns, 10 * MS)
     return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=everyone, steps=first_step + np.arange(num_cycles),
-        parties=((("default", everyone),),), blocking=np.array([True]), gap_ns=gap_ns,
-        exposed_ns=gap_ns.max(axis=0) - gap_ns + transfer_ns, transfer_ns=transfer_ns,
+        groups=((("default", everyone),),), is_waited_on=np.array([True]), work_ns=work_ns,
+        blocked_ns=work_ns.max(axis=0) - work_ns + transfer_ns, transfer_ns=transfer_ns,
         start_ns=np.zeros((num_ranks, num_cycles)), phase_ns=phase_ns,
     )  # fmt: skip
 

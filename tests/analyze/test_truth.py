@@ -92,7 +92,7 @@ def test_hundreds_of_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
             require_close("transfer", waits.transfer_ns, gather_by_table(made, table, number, made.truth.transfer_ns))
         at = cycles.steps  # all but the first, before which nothing is recorded
         step_ns = made.truth.step_ns[at]
-        require_close("exposed", cycles.exposed_ns.sum(axis=2), made.truth.exposed_ns[:, at])
+        require_close("exposed", cycles.blocked_ns.sum(axis=2), made.truth.exposed_ns[:, at])
         require_close("cycle", cycles.cycle_ns, step_ns)
         require_close("replay", replay(cycles), step_ns)
         measured_steps = find_measured_steps(made.run)

@@ -189,7 +189,7 @@ def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
     if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
         return None
     waits = _mark_waits(cycles, item)
-    waits_ns = cycles.exposed_ns[:, :, waits].sum(axis=2)
+    waits_ns = cycles.blocked_ns[:, :, waits].sum(axis=2)
     peers = _list_peers(cycles, item, waits)
     others_ns = median_of_others(waits_ns, item.rows) if not len(peers) else np.median(waits_ns[peers], axis=0)
     less_ns = (others_ns - np.median(waits_ns[item.rows], axis=0))[item.acts]
@@ -200,8 +200,8 @@ def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence,
     """Own time, waits, and own time in the part that is named, in the cycles that have that part."""
     waits = _mark_waits(cycles, item)
     found = [
-        _compare(item, "own time between waits", cycles.gap_ns[:, :, _mark_gaps(item)].sum(axis=2), 1, item.acts),
-        _compare(item, "time spent waiting", cycles.exposed_ns[:, :, waits].sum(axis=2), -1, item.acts),
+        _compare(item, "own time between waits", cycles.work_ns[:, :, _mark_gaps(item)].sum(axis=2), 1, item.acts),
+        _compare(item, "time spent waiting", cycles.blocked_ns[:, :, waits].sum(axis=2), -1, item.acts),
     ]
     if item.part is not None:
         own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(item.part)]
@@ -213,20 +213,20 @@ def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence,
 
 def _mark_gaps(item: CandidateCause) -> BoolArray:
     """The gaps in which it loses time, ``[num_collectives]``."""
-    lost: BoolArray = np.any([taken_ns.any(axis=0) for taken_ns in item.counterfactual.gap_ns.values()], axis=0)
+    lost: BoolArray = np.any([taken_ns.any(axis=0) for taken_ns in item.counterfactual.work_ns.values()], axis=0)
     return lost
 
 
 def _mark_waits(cycles: SyncCycles, item: CandidateCause) -> BoolArray:
     """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
-    chosen = np.zeros(len(cycles.blocking), dtype=bool)
-    noticed = cycles.blocking & [_is_mixed(parties, item) for parties in cycles.waited]
-    noticed = noticed if noticed.any() else cycles.blocking
-    if cycles.awaits is not None:
+    chosen = np.zeros(len(cycles.is_waited_on), dtype=bool)
+    noticed = cycles.is_waited_on & [_is_mixed(groups, item) for groups in cycles.waited]
+    noticed = noticed if noticed.any() else cycles.is_waited_on
+    if cycles.waits_for is not None:
         return _mark_later_waits(cycles, item, noticed)
     for index in np.flatnonzero(_mark_gaps(item)).tolist():
         after = np.flatnonzero(noticed[index:])
-        if cycles.skipped is not None and index == 0 and len(after) > 1:
+        if cycles.absent is not None and index == 0 and len(after) > 1:
             chosen[index + after[1]] = True  # where the ranks do not meet between the steps
         chosen[index + after[0] if len(after) else np.argmax(noticed)] = True
     return chosen
@@ -242,7 +242,7 @@ def _mark_later_waits(cycles: SyncCycles, item: CandidateCause, noticed: BoolArr
     issued = cycles.find_awaited()[waits]
     least = min(int(((issued >= first) & (issued < last)).sum()), len(waits) - 1)
     waits = np.concatenate([waits[issued >= first], waits[issued < first]])
-    waits_ns = cycles.exposed_ns[:, :, waits].cumsum(axis=2)
+    waits_ns = cycles.blocked_ns[:, :, waits].cumsum(axis=2)
     less_ns = median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0)
     less_in_all_ns = np.median(less_ns[item.acts], axis=0)[least:]
     chosen = np.zeros(len(noticed), dtype=bool)
@@ -250,9 +250,9 @@ def _mark_later_waits(cycles: SyncCycles, item: CandidateCause, noticed: BoolArr
     return chosen
 
 
-def _is_mixed(parties: Sequence[tuple[str, IntArray]], item: CandidateCause) -> bool:
+def _is_mixed(groups: Sequence[tuple[str, IntArray]], item: CandidateCause) -> bool:
     """Whether some of the ranks that are named have others in their group."""
-    return any(0 < np.isin(members, item.rows).sum() < len(members) for _, members in parties)
+    return any(0 < np.isin(members, item.rows).sum() < len(members) for _, members in groups)
 
 
 def _list_peers(cycles: SyncCycles, item: CandidateCause, waits: BoolArray) -> IntArray:

@@ -64,20 +64,20 @@ def remove_common_slowdown(cycles: SyncCycles, unexplained: Unexplained) -> tupl
         phase_ns[:, :, segment.code] -= taken_ns
         if not segment.is_whole_part:
             left.append(dataclasses.replace(segment, own_ns=segment.own_ns - taken_ns))
-    gap_ns = unexplained.gap_ns - _share_out(unexplained.gap_ns, explained_ns.sum(axis=0))
-    return [], dataclasses.replace(unexplained, phase_ns=phase_ns, gap_ns=gap_ns, segments=tuple(left))
+    work_ns = unexplained.work_ns - _share_out(unexplained.work_ns, explained_ns.sum(axis=0))
+    return [], dataclasses.replace(unexplained, phase_ns=phase_ns, work_ns=work_ns, segments=tuple(left))
 
 
 def cut_parts(cycles: SyncCycles, unexplained: Unexplained) -> list[WorkSegment]:
     """The parts that take some time, in segments."""
-    phase_ns, gap_ns = unexplained.phase_ns, unexplained.gap_ns
+    phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
     least_ns = MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns
     segments = []
     for code in range(phase_ns.shape[2]):
         own_ns = phase_ns[:, :, code]
         if not _usual_ns(own_ns) >= least_ns:  # not so of NaN either
             continue
-        inner = [gap_ns[:, :, index] for index in _list_inner_gaps(cycles, code, gap_ns, least_ns)]
+        inner = [work_ns[:, :, index] for index in _list_inner_gaps(cycles, code, work_ns, least_ns)]
         rest_ns = own_ns - sum(inner, start=np.zeros(()))
         if inner and _usual_ns(rest_ns) >= least_ns:
             segments += [WorkSegment(code=code, own_ns=each_ns, is_whole_part=False) for each_ns in (rest_ns, *inner)]
@@ -96,22 +96,22 @@ def _thin_ranks(own_ns: FloatArray) -> FloatArray:
     return own_ns[:: -(-len(own_ns) // most)]
 
 
-def _list_inner_gaps(cycles: SyncCycles, code: int, gap_ns: FloatArray, least_ns: float) -> list[int]:
+def _list_inner_gaps(cycles: SyncCycles, code: int, work_ns: FloatArray, least_ns: float) -> list[int]:
     """The gaps that lie in one go through the part: both collectives are issued in it, and ranks do not wait for the
     first. A wait may be the end of a backward pass, after which another model's forward pass follows."""
     issued, part = cycles.issued, OWN_PARTS[code]
     return [
         index for index in range(1, len(issued))
-        if issued[index - 1] == issued[index] == part and not cycles.blocking[index - 1]
-        and _usual_ns(gap_ns[:, :, index]) >= least_ns
+        if issued[index - 1] == issued[index] == part and not cycles.is_waited_on[index - 1]
+        and _usual_ns(work_ns[:, :, index]) >= least_ns
     ]  # fmt: skip
 
 
-def _share_out(gap_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
+def _share_out(work_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
     """What speed explains, shared out over the gaps according to how much each grows with it."""
     cause = explained_ns - explained_ns.mean(axis=1, keepdims=True)
     power = float((cause * cause).sum())
-    grown = np.maximum(np.tensordot(cause, gap_ns, axes=2), 0.0) / power if power > 0 else np.zeros(gap_ns.shape[2])
+    grown = np.maximum(np.tensordot(cause, work_ns, axes=2), 0.0) / power if power > 0 else np.zeros(work_ns.shape[2])
     taken: FloatArray = explained_ns[:, :, None] * grown
     return taken
 

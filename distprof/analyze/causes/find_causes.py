@@ -66,7 +66,7 @@ def begin(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Unexplained:
     """Nothing is explained yet."""
     return Unexplained(
         measured_steps=measured_steps, usual_cycle_ns=float(np.median(cycles.cycle_ns)), phase_ns=cycles.phase_ns,
-        gap_ns=cycles.gap_ns,
+        work_ns=cycles.work_ns,
     )  # fmt: skip
 
 
@@ -83,11 +83,11 @@ def _join(candidates: Sequence[CandidateCause]) -> list[CandidateCause]:
             left.append(item)
             continue
         row = int(item.rows[0])
-        taken_ns = kept[at].counterfactual.gap_ns[row] + item.counterfactual.gap_ns[row]
+        taken_ns = kept[at].counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
         if _is_in_most(item, kept[at]):
             late_ns = float(taken_ns.sum(axis=1)[kept[at].acts].mean())
             kept[at] = dataclasses.replace(kept[at], late_ns=late_ns, excess_ns=None)
-        kept[at] = dataclasses.replace(kept[at], counterfactual=Counterfactual(gap_ns={row: taken_ns}))
+        kept[at] = dataclasses.replace(kept[at], counterfactual=Counterfactual(work_ns={row: taken_ns}))
     return [*kept, *left]
 
 
@@ -105,4 +105,4 @@ def _is_in_most(item: CandidateCause, steady: CandidateCause) -> bool:
 
 
 def _sum_taken(item: CandidateCause) -> float:
-    return float(sum(taken_ns.sum() for taken_ns in item.counterfactual.gap_ns.values()))
+    return float(sum(taken_ns.sum() for taken_ns in item.counterfactual.work_ns.values()))

@@ -88,9 +88,9 @@ def join_parts(irregular: list[CandidateCause]) -> list[CandidateCause]:
             joined.append(item)
             continue
         first, row = joined[place], int(item.rows[0])
-        taken_ns = first.counterfactual.gap_ns[row] + item.counterfactual.gap_ns[row]
+        taken_ns = first.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
         joined[place] = dataclasses.replace(
-            first, acts=first.acts | item.acts, counterfactual=Counterfactual(gap_ns={row: taken_ns}),
+            first, acts=first.acts | item.acts, counterfactual=Counterfactual(work_ns={row: taken_ns}),
             late_ns=float(np.median(taken_ns.sum(axis=1)[first.acts | item.acts])),
         )  # fmt: skip
     return joined
@@ -182,20 +182,20 @@ def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[Candi
     long_ns = cycles.cycle_ns
     left_ns = long_ns.copy()
     for item in named:
-        left_ns -= np.max([taken_ns.sum(axis=1) for taken_ns in item.counterfactual.gap_ns.values()], axis=0)
+        left_ns -= np.max([taken_ns.sum(axis=1) for taken_ns in item.counterfactual.work_ns.values()], axis=0)
     acts = left_ns > far_limit_ns(long_ns)
     if not acts.any():
         return []
-    gap_ns, transfer_ns = np.zeros_like(cycles.gap_ns), np.zeros_like(cycles.transfer_ns)
-    for taken_ns, values in ((gap_ns, cycles.gap_ns), (transfer_ns, cycles.transfer_ns)):
+    work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
+    for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
         taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
     for item in named:
-        for row, taken_ns in item.counterfactual.gap_ns.items():
-            gap_ns[row, acts] = np.maximum(gap_ns[row, acts] - taken_ns[acts], 0)
+        for row, taken_ns in item.counterfactual.work_ns.items():
+            work_ns[row, acts] = np.maximum(work_ns[row, acts] - taken_ns[acts], 0)
     return [
         CandidateCause(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_choose_common_part(cycles, acts),
-            acts=acts, counterfactual=Counterfactual(gap_ns=dict(enumerate(gap_ns)), transfer_ns=transfer_ns),
+            acts=acts, counterfactual=Counterfactual(work_ns=dict(enumerate(work_ns)), transfer_ns=transfer_ns),
             late_ns=float(find_median(left_ns[acts]) - find_median(long_ns)),
         )
     ]  # fmt: skip

@@ -147,7 +147,7 @@ def can_hold(cycles: SyncCycles, part: Part) -> BoolArray:
 
     A gap reaches from the part in which the collective before it is issued to the part in which its own is.
     """
-    count = cycles.gap_ns.shape[2]
+    count = cycles.work_ns.shape[2]
     if part not in _ORDER or len(cycles.issued) != count or count == 1:
         return np.ones(count, dtype=bool)
     return np.array([_reaches(cycles.issued[index - 1], cycles.issued[index], part, index) for index in range(count)])
@@ -168,11 +168,11 @@ def _follows_backward(cycles: SyncCycles) -> BoolArray:
     The wait may have been the end of that backward, and anything may follow: the passes of another model, as of a GAN,
     or of the next micro-step.
     """
-    count = cycles.gap_ns.shape[2]
+    count = cycles.work_ns.shape[2]
     if len(cycles.issued) != count:
         return np.zeros(count, dtype=bool)
     in_backward = np.array([part is Phase.BACKWARD for part in cycles.issued])
-    after_wait = np.concatenate([[False], (in_backward & cycles.blocking)[:-1]])
+    after_wait = np.concatenate([[False], (in_backward & cycles.is_waited_on)[:-1]])
     follows: BoolArray = after_wait & in_backward
     return follows
 
@@ -201,7 +201,7 @@ def locate_delay(
     sure = np.where(allowed & (late_ns > doubt_ns), late_ns, 0.0)
     share = sure if sure.sum() >= 0.5 * total_ns else noticed_ns
     if share.sum() <= 0:
-        usual_ns = np.where(allowed, np.median(cycles.gap_ns, axis=(0, 1)), -1.0)
+        usual_ns = np.where(allowed, np.median(cycles.work_ns, axis=(0, 1)), -1.0)
         share = (np.arange(len(usual_ns)) == int(usual_ns.argmax())).astype(float)
     spread: FloatArray = share * (total_ns / share.sum())
     return spread

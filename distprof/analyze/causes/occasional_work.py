@@ -61,7 +61,7 @@ def detect_occasional_work(cycles: SyncCycles, unexplained: Unexplained) -> tupl
     def measure_excesses() -> Excesses:
         return Excesses(
             [phase_ns[:, ~occasions[part], part] for part in known],
-            [num_parts[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.gap_ns.sum(axis=2),
+            [num_parts[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.work_ns.sum(axis=2),
             unexplained.usual_cycle_ns,
         )  # fmt: skip
 

@@ -174,21 +174,21 @@ def make_candidate(
     period: int | None,
 ) -> CandidateCause:
     """A rank that is named for its events, or for what it does more slowly than others on some occasions."""
-    acts = np.zeros(cycles.gap_ns.shape[1], dtype=bool)
+    acts = np.zeros(cycles.work_ns.shape[1], dtype=bool)
     acts[at] = True
     late_ns, share = float(find_median(excess_ns)), float(acts.mean())
     stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * usual_cycle_ns)
     return CandidateCause(
         kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],
-        acts=acts, counterfactual=Counterfactual(gap_ns={row: _share_out(cycles.gap_ns[row], at, excess_ns)}),
+        acts=acts, counterfactual=Counterfactual(work_ns={row: _share_out(cycles.work_ns[row], at, excess_ns)}),
         late_ns=late_ns, pattern=None if stalls else Pattern.INTERMITTENT, period=period,
     )  # fmt: skip
 
 
-def _share_out(gap_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
+def _share_out(work_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
     """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``."""
-    over_ns = np.maximum(gap_ns[at] - median_of_others(gap_ns, at), 0)
+    over_ns = np.maximum(work_ns[at] - median_of_others(work_ns, at), 0)
     total_ns = over_ns.sum(axis=1)
-    taken_ns = np.zeros_like(gap_ns)
+    taken_ns = np.zeros_like(work_ns)
     taken_ns[at] = over_ns * np.minimum(1, excess_ns / np.maximum(total_ns, 1))[:, None]
     return taken_ns

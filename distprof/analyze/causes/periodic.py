@@ -119,16 +119,16 @@ def _test_part(
         if late_ns > 0 and longer_ns >= OWN_RATIO * late_ns:
             yield CandidateCause(
                 kind=VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[code], acts=acts, late_ns=late_ns,
-                counterfactual=Counterfactual(gap_ns={row: _locate(cycles, row, OWN_PARTS[code], acts, late_ns)}),
+                counterfactual=Counterfactual(work_ns={row: _locate(cycles, row, OWN_PARTS[code], acts, late_ns)}),
                 excess_ns=behind_ns[row] - usual_ns, pattern=Pattern.INTERMITTENT, period=period,
             )  # fmt: skip
 
 
 def _locate(cycles: SyncCycles, row: int, part: Part, acts: BoolArray, late_ns: float) -> FloatArray:
     """What the rank loses before each collective, ``[num_cycles, num_collectives]``."""
-    gap_ns = find_excess(cycles.gap_ns, row)
-    longer_ns = midmean(gap_ns[acts].T) - midmean(gap_ns[~acts].T)
-    error_ns = median_standard_error(gap_ns.T) * np.sqrt(len(gap_ns) / acts.sum())
+    work_ns = find_excess(cycles.work_ns, row)
+    longer_ns = midmean(work_ns[acts].T) - midmean(work_ns[~acts].T)
+    error_ns = median_standard_error(work_ns.T) * np.sqrt(len(work_ns) / acts.sum())
     taken: FloatArray = acts[:, None] * locate_delay(cycles, can_hold(cycles, part), longer_ns, error_ns, late_ns)
     return taken
 

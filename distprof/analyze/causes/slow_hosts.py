@@ -64,13 +64,13 @@ def _is_shared(own_ns: FloatArray, excess_ns: FloatArray) -> bool:
 def _make_candidate(
     cycles: SyncCycles, unexplained: Unexplained, host: str, rows: IntArray, sure: dict[Part, FloatArray]
 ) -> CandidateCause:
-    gap_ns, steps = unexplained.gap_ns, len(cycles.steps)
-    others_ns = median_of_others(gap_ns, rows)
+    work_ns, steps = unexplained.work_ns, len(cycles.steps)
+    others_ns = median_of_others(work_ns, rows)
     taken: dict[int, FloatArray] = {}
     for row in rows.tolist():
-        late_gap_ns = (gap_ns[row] - others_ns).T
+        late_gap_ns = (work_ns[row] - others_ns).T
         centre_ns, error_ns = midmean(late_gap_ns), describe_excess(late_gap_ns).standard_error(steps)
-        total_ns = np.zeros(gap_ns.shape[2])
+        total_ns = np.zeros(work_ns.shape[2])
         for part, excess_ns in sure.items():
             own_ns = _own_ns(unexplained.phase_ns, part)
             late_ns = max(float(midmean(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)), 0.0)
@@ -80,5 +80,5 @@ def _make_candidate(
     return CandidateCause(
         kind=VerdictKind.SLOW_HOST, rows=rows, part=max(usual_ns, key=lambda part: usual_ns[part]), hosts=(host,),
         acts=np.ones(steps, dtype=bool), late_ns=sum(usual_ns.values()), excess_ns=np.sum(list(sure.values()), axis=0),
-        pattern=Pattern.PERSISTENT, counterfactual=Counterfactual(gap_ns=taken),
+        pattern=Pattern.PERSISTENT, counterfactual=Counterfactual(work_ns=taken),
     )  # fmt: skip

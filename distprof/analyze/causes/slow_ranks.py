@@ -76,12 +76,12 @@ def detect_slow_ranks(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
 
 
 def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCause]:
-    phase_ns, gap_ns, segments = unexplained.phase_ns, unexplained.gap_ns, unexplained.segments
+    phase_ns, work_ns, segments = unexplained.phase_ns, unexplained.work_ns, unexplained.segments
     parts = list_measured_parts(phase_ns)
     series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
     series += [segment.own_ns for segment in segments or ()]
-    num_tested = len(series) + (gap_ns.shape[2] if segments is None else 0)
-    series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
+    num_tested = len(series) + (work_ns.shape[2] if segments is None else 0)
+    series += [work_ns[:, :, index] for index in range(work_ns.shape[2])]
     alpha = ALPHA / (len(phase_ns) * max(num_tested, 1))
     least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
@@ -94,7 +94,7 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
         rank = _Rank(
-            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-gap_ns.shape[2] :], tested=own[:num_tested]
+            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-work_ns.shape[2] :], tested=own[:num_tested]
         )
         for segment, item in zip(segments or (), own[len(parts) :], strict=False):
             rank.segments.setdefault(OWN_PARTS[segment.code], []).append(item)
@@ -143,12 +143,12 @@ def _join_drifting(found: list[CandidateCause]) -> list[CandidateCause]:
             joined.append(item)
         else:
             acts = before.acts | item.acts
-            taken_ns = before.counterfactual.gap_ns[row] + item.counterfactual.gap_ns[row]
+            taken_ns = before.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
             whole_ns = taken_ns.sum(axis=1)
             mean_ns = float(whole_ns[acts].mean())
             excess_ns = None if item.excess_ns is None else item.excess_ns - whole_ns + mean_ns
             joined[-1] = dataclasses.replace(
-                before, acts=acts, counterfactual=Counterfactual(gap_ns={row: taken_ns}), late_ns=mean_ns,
+                before, acts=acts, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=mean_ns,
                 excess_ns=excess_ns,
             )  # fmt: skip
         last_ns = late_ns
@@ -185,7 +185,7 @@ def _make_candidate(
     gaps_are_tested = len(rank.tested) > len(rank.parts) and not rank.segments
     sure = [gaps_are_tested and _is_late(item, stretch, item.critical_value(alpha)) for item in rank.gaps]
     rest_ns = np.where(np.array(sure) & (rest_ns > Z_LIKELY * gap_error_ns), rest_ns, 0.0)
-    if cycles.awaits is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
+    if cycles.waits_for is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
     if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns:
@@ -197,7 +197,7 @@ def _make_candidate(
     ]
     return CandidateCause(
         kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=_choose_part(cycles, rank, stretch, parts, rest_ns),
-        acts=acts, counterfactual=Counterfactual(gap_ns={rank.row: acts[:, None] * taken_ns}),
+        acts=acts, counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}),
         late_ns=float(taken_ns.sum()), excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip
 

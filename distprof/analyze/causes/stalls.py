@@ -122,11 +122,11 @@ def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
 
 def _measure_times(cycles: SyncCycles) -> _Times:
     long_ns = cycles.cycle_ns
-    through_ns = np.cumsum(cycles.gap_ns + cycles.exposed_ns, axis=2) + cycles.start_ns[:, :, None]
+    through_ns = np.cumsum(cycles.work_ns + cycles.blocked_ns, axis=2) + cycles.start_ns[:, :, None]
     return _Times(
-        arrival_ns=through_ns - cycles.exposed_ns, left_ns=through_ns,
-        gap_excess_ns=cycles.gap_ns - np.median(cycles.gap_ns, axis=1, keepdims=True),
-        wait_excess_ns=cycles.exposed_ns - np.median(cycles.exposed_ns, axis=1, keepdims=True),
+        arrival_ns=through_ns - cycles.blocked_ns, left_ns=through_ns,
+        gap_excess_ns=cycles.work_ns - np.median(cycles.work_ns, axis=1, keepdims=True),
+        wait_excess_ns=cycles.blocked_ns - np.median(cycles.blocked_ns, axis=1, keepdims=True),
         excess_ns=long_ns - np.median(long_ns),
     )  # fmt: skip
 
@@ -136,8 +136,8 @@ def _locate_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Time
     needed_ns = LATE_RATIO * times.measure_lost(window)
     found: list[tuple[int, float, int, int]] = []
     for cycle in window:
-        for index, parties in enumerate(cycles.parties):
-            for _, members in parties:
+        for index, groups in enumerate(cycles.groups):
+            for _, members in groups:
                 last = _choose_last(
                     measured_steps, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns
                 )

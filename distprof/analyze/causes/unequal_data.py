@@ -50,7 +50,7 @@ class UnequalData:
     """By own part, ``[num_parts]``; 0: none that chance does not explain."""
     explained_ns: FloatArray
     """Of a rank's own parts, against a rank with the step's median tokens, ``[num_ranks, num_cycles, num_parts]``."""
-    gap_ns: FloatArray
+    work_ns: FloatArray
     """The same of the own time before each collective, ``[num_ranks, num_cycles, num_collectives]``."""
     candidate: CandidateCause
     """Gives every rank the mean tokens of the step: the work stays the same."""
@@ -62,14 +62,14 @@ def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[l
     if found is None:
         return [], unexplained
     left = dataclasses.replace(
-        unexplained, phase_ns=unexplained.phase_ns - found.explained_ns, gap_ns=unexplained.gap_ns - found.gap_ns
+        unexplained, phase_ns=unexplained.phase_ns - found.explained_ns, work_ns=unexplained.work_ns - found.work_ns
     )
     return [found.candidate], left
 
 
 def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalData | None:
     """Regresses the ranks' own times on their tokens; None: tokens are equal, not known, or cost no time."""
-    phase_ns, gap_ns = unexplained.phase_ns, unexplained.gap_ns
+    phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
     tokens = unexplained.measured_steps.run.column("tokens")[np.ix_(cycles.positions, cycles.steps)]
     known: BoolArray = np.logical_and.reduce(np.isfinite(tokens), axis=0)
     if known.sum() < MIN_CYCLES:
@@ -83,12 +83,12 @@ def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalDa
     slopes = np.array([slope.ns_per_token if slope.p_value * measured < ALPHA else 0.0 for slope in parts])
     if not slopes.any():
         return None
-    gaps = [_regress(gap_ns[:, looked, index], varied) for index in range(gap_ns.shape[2])]
+    gaps = [_regress(work_ns[:, looked, index], varied) for index in range(work_ns.shape[2])]
     gap_slopes = np.array([slope.ns_per_token if slope.p_value < ALPHA_GAP else 0.0 for slope in gaps])
     tokens = np.where(known, tokens, 0.0)
     more = tokens - np.median(tokens, axis=0)
     return UnequalData(
-        ns_per_token=slopes, explained_ns=more[:, :, None] * slopes, gap_ns=more[:, :, None] * gap_slopes,
+        ns_per_token=slopes, explained_ns=more[:, :, None] * slopes, work_ns=more[:, :, None] * gap_slopes,
         candidate=_make_candidate(tokens, slopes, gap_slopes),
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def _make_candidate(tokens: FloatArray, slopes: FloatArray, gap_slopes: FloatArr
     more = tokens - tokens.mean(axis=0)
     return CandidateCause(
         kind=VerdictKind.UNEQUAL_DATA, rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())],
-        acts=more.any(axis=0), counterfactual=Counterfactual(gap_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
+        acts=more.any(axis=0), counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
         reason="own time follows the amount of data, which differs between ranks",
     )  # fmt: skip
 

@@ -145,16 +145,16 @@ def _explain(confirmed: bool | None) -> str:
 
 def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     """Why no rank is named, and which one is waited for all the same if the waits alone point at it."""
-    waits_ns = cycles.exposed_ns.sum(axis=2)
+    waits_ns = cycles.blocked_ns.sum(axis=2)
     waited_less = medians_of_others(waits_ns) - waits_ns
     row = int(np.argmax(np.median(waited_less, axis=1)))
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is behind the others by more than chance"
     name = f"rank {measured_steps.numbers[int(cycles.positions[row])]}"
-    if float(np.median(find_excess(cycles.gap_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
+    if float(np.median(find_excess(cycles.work_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
         return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"
-    late = Counterfactual(gap_ns={row: np.maximum(find_excess(cycles.gap_ns, row), 0)})
+    late = Counterfactual(work_ns={row: np.maximum(find_excess(cycles.work_ns, row), 0)})
     saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
     if saved_ns.mean() < MIN_COST_RATIO * cycles.cycle_ns.mean():
         return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"

@@ -29,20 +29,20 @@ class IssuedCollectives:
     """Positions in ``Run.ranks``, ``[num_ranks]``."""
     steps: IntArray
     """Positions on axis 1 of ``Run.rows``, ``[num_steps]``."""
-    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
+    groups: tuple[tuple[tuple[str, IntArray], ...], ...]
     """For each collective the groups that run it: name, and members as rows of axis 0 of what is measured. Empty: it is
     a later wait for one."""
-    blocking: BoolArray
+    is_waited_on: BoolArray
     """Whether the ranks wait here, where they issue it or later, ``[num_collectives]``; always true of the last one."""
     issued: tuple[Part, ...] = ()
     """The part in which each collective is issued, ``[num_collectives]``. Empty, like the next two: not known."""
     kinds: tuple[CollectiveKind, ...] = ()
     sizes_bytes: tuple[int | None, ...] = ()
     """Of the group that is listed first; None: not known."""
-    awaits: IntArray | None = None
+    waits_for: IntArray | None = None
     """Of a wait for an earlier collective, the index of that one; -1: a collective, ``[num_collectives]``. None: ranks
     wait only where they issue."""
-    follows: IntArray | None = None
+    predecessor: IntArray | None = None
     """Of a collective, the index of an earlier one after which it comes on its stream; -1: none. None: nowhere, except
     that each follows the one before it in its group."""
 
@@ -82,16 +82,16 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
             arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
             end_ns[row, :, index] = table.end_ns[member, at, column]
             exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
-    blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
-    if not blocking.any():
+    is_waited_on: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    if not is_waited_on.any():
         return None
-    count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(list_groups(tables, [item.order[index][0] for item in orders]) for index in range(count))
+    count = int(np.flatnonzero(is_waited_on)[-1]) + 1
+    groups = tuple(list_groups(tables, [item.order[index][0] for item in orders]) for index in range(count))
     return OrderedCollectives(
-        positions=positions, steps=steps, parties=parties, issued=tuple(phase for _, phase in first.shape[:count]),
+        positions=positions, steps=steps, groups=groups, issued=tuple(phase for _, phase in first.shape[:count]),
         kinds=tuple(CollectiveKind(kind) for kind, _ in first.shape[:count]),
         sizes_bytes=tuple(tables[number].sizes_bytes[column] for number, _, column in first.order[:count]),
-        blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
+        is_waited_on=is_waited_on[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
         exposed_ns=exposed_ns[:, :, :count],
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def resume_times(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatAr
 
     Args:
         ordered: The collectives.
-        exposed_ns: Waited for each; 0 where not blocking.
+        exposed_ns: Waited for each; 0 where ranks do not wait.
     """
     arrival_ns = ordered.arrival_ns
     resume_ns: FloatArray = arrival_ns + exposed_ns

@@ -141,7 +141,7 @@ class _Entry:
     left_ns: FloatArray | None
     """When the compute stream goes on after the wait. None: it does not wait here."""
     is_await: bool
-    follows: tuple[int, int] | None
+    predecessor: tuple[int, int] | None
     """Lane and column of the collective whose end may make its stream ready. None: compute does."""
     bound: BoolArray | None
     """Where that end did, in the shape of ``at_ns``."""
@@ -169,14 +169,14 @@ def _list_entries(lanes: list[_Lane], origin_ns: FloatArray) -> list[_Entry]:
             bound = None if other is None else lane.is_bound(column, lanes[other[0]], other[1])
             entry = _Entry(
                 lane=number, column=column, at_ns=at_ns, left_ns=left_ns if at_once else None, is_await=False,
-                follows=other, bound=bound, usual_ns=_mean_where_known(at_ns - origin_ns, bound),
+                predecessor=other, bound=bound, usual_ns=_mean_where_known(at_ns - origin_ns, bound),
             )  # fmt: skip
             entries.append(entry)
             if waited and not at_once:
                 later_ns = (begin_ns - origin_ns).mean(axis=1)
                 entries.append(
                     dataclasses.replace(
-                        entry, at_ns=begin_ns, left_ns=left_ns, is_await=True, follows=None, bound=None,
+                        entry, at_ns=begin_ns, left_ns=left_ns, is_await=True, predecessor=None, bound=None,
                         usual_ns=later_ns,
                     )
                 )  # fmt: skip
@@ -219,7 +219,7 @@ def _list_needed(entry: _Entry) -> list[tuple[int, int]]:
     """Lane and column of the collectives that come before an entry."""
     if entry.is_await:
         return [(entry.lane, entry.column)]
-    return [(entry.lane, entry.column - 1), *([] if entry.follows is None else [entry.follows])]
+    return [(entry.lane, entry.column - 1), *([] if entry.predecessor is None else [entry.predecessor])]
 
 
 def _is_waited(begin_ns: FloatArray, left_ns: FloatArray) -> bool:
@@ -372,19 +372,19 @@ def _assemble(
             unknown if entry.is_await else values[entry.lane][:, :, entry.column] for entry in entries
         ], axis=2)  # fmt: skip
 
-    awaits = np.array([where[entry.lane, entry.column] if entry.is_await else -1 for entry in entries])
-    follows = np.array([-1 if entry.follows is None else where.get(entry.follows, -1) for entry in entries])
+    waits_for = np.array([where[entry.lane, entry.column] if entry.is_await else -1 for entry in entries])
+    follows = np.array([-1 if entry.predecessor is None else where.get(entry.predecessor, -1) for entry in entries])
     follows[follows >= np.arange(len(entries))] = -1
-    blocking: BoolArray = np.array([entry.left_ns is not None for entry in entries])
+    is_waited_on: BoolArray = np.array([entry.left_ns is not None for entry in entries])
     phases: list[Phase] = []
     for entry in entries:  # a wait belongs to the part that the rank has come to
         phases.append(phases[-1] if entry.is_await else lanes[entry.lane].first.phases[entry.column])
     kinds: list[CollectiveKind] = [lanes[entry.lane].first.kinds[entry.column] for entry in entries]
     return OrderedCollectives(
-        positions=positions, steps=steps, clock=Clock.DEVICE, awaits=awaits if (awaits >= 0).any() else None,
-        follows=follows if (follows >= 0).any() else None,
-        parties=tuple(() if entry.is_await else list_groups(tables, lanes[entry.lane].numbers) for entry in entries),
-        issued=tuple(phases), kinds=tuple(kinds), blocking=blocking,
+        positions=positions, steps=steps, clock=Clock.DEVICE, waits_for=waits_for if (waits_for >= 0).any() else None,
+        predecessor=follows if (follows >= 0).any() else None,
+        groups=tuple(() if entry.is_await else list_groups(tables, lanes[entry.lane].numbers) for entry in entries),
+        issued=tuple(phases), kinds=tuple(kinds), is_waited_on=is_waited_on,
         sizes_bytes=tuple(
             None if entry.is_await else lanes[entry.lane].first.sizes_bytes[entry.column] for entry in entries
         ),

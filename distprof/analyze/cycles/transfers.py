@@ -76,7 +76,7 @@ def measure_transfers(
         measured_steps: The ranks and steps that count.
         ordered: Their collectives.
         resume_ns: When each rank went on, in the shape of the arrivals and on the same clocks.
-        exposed_ns: Waited for it; 0 where not blocking.
+        exposed_ns: Waited for it; 0 where ranks do not wait.
 
     Returns:
         Arrivals at the first collective, on rank 0's clock, ``[num_ranks, num_cycles]``, NaN: clock not compared; then
@@ -85,8 +85,8 @@ def measure_transfers(
     there, over = _align(measured_steps, ordered, resume_ns)
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
-    for index, parties in enumerate(ordered.parties):
-        for group, members in parties:
+    for index, groups in enumerate(ordered.groups):
+        for group, members in groups:
             arrived = there[members, :, index].max(axis=0)
             started = np.maximum(arrived, free.get(group, arrived))
             _fill_unseen(over, started, members, index)
@@ -118,8 +118,8 @@ def measure_device_transfers(ordered: OrderedCollectives) -> tuple[FloatArray, F
     """
     assert ordered.took_ns is not None
     transfer_ns = np.zeros_like(ordered.arrival_ns)
-    for index, parties in enumerate(ordered.parties):
-        for _, members in parties:
+    for index, groups in enumerate(ordered.groups):
+        for _, members in groups:
             took_ns = ordered.took_ns[members, :, index].min(axis=0)
             shortest_ns = ordered.exposed_ns[members, :, index].min(axis=0)
             transfer_ns[members, :, index] = np.where(np.isfinite(took_ns), took_ns, shortest_ns)
@@ -132,8 +132,8 @@ def _join_ends(ordered: OrderedCollectives) -> FloatArray:
     assert ordered.took_ns is not None
     shift_ns = np.zeros(ordered.arrival_ns.shape[:2])
     joined = np.arange(len(shift_ns))
-    for index, parties in enumerate(ordered.parties):
-        for _, members in parties:
+    for index, groups in enumerate(ordered.groups):
+        for _, members in groups:
             if not (joined == joined[0]).all() and np.isfinite(ordered.took_ns[members, :, index]).any():
                 over_ns = ordered.end_ns[members, :, index] + shift_ns[members]
                 for row, number in enumerate(joined[members].tolist()):
@@ -149,7 +149,7 @@ def _align(
 ) -> tuple[FloatArray, FloatArray]:
     """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clock not compared, or end not seen."""
     clocks = map_clocks(measured_steps.run)
-    left_ns = np.where(ordered.blocking, resume_ns, ordered.end_ns)
+    left_ns = np.where(ordered.is_waited_on, resume_ns, ordered.end_ns)
     there, over = np.empty_like(left_ns), np.empty_like(left_ns)
     for row, position in enumerate(ordered.positions.tolist()):
         there[row] = clocks.to_reference(position, ordered.arrival_ns[row])
@@ -160,8 +160,8 @@ def _align(
 def _measure_ahead(ordered: OrderedCollectives, there: FloatArray, over: FloatArray, transfer_ns: FloatArray) -> Ahead:
     """How far the transfers were ahead; 0 where several groups share the network."""
     ahead = Ahead(**{name: np.zeros(there.shape[1:]) for name in ("usual_ns", "least_ns", "most_ns")})
-    for first, end in split_waits(ordered.blocking):
-        groups = {group for index in range(first, end) for group, _ in ordered.parties[index]}
+    for first, end in split_waits(ordered.is_waited_on):
+        groups = {group for index in range(first, end) for group, _ in ordered.groups[index]}
         if len(groups) == 1:
             here = slice(first, end)
             usual_ns, least_ns = measure_ahead(there[:, :, here], over[:, :, here], ordered.sizes_bytes[here])
@@ -171,9 +171,9 @@ def _measure_ahead(ordered: OrderedCollectives, there: FloatArray, over: FloatAr
     return ahead
 
 
-def split_waits(blocking: BoolArray) -> list[tuple[int, int]]:
+def split_waits(is_waited_on: BoolArray) -> list[tuple[int, int]]:
     """Stretches of collectives up to the one that the ranks wait for, as (first, end)."""
-    ends = (np.flatnonzero(blocking) + 1).tolist()
+    ends = (np.flatnonzero(is_waited_on) + 1).tolist()
     return list(zip([0, *ends], ends, strict=False))
 
 

@@ -49,8 +49,8 @@ def list_traffic(measured_steps: MeasuredSteps, cycles: SyncCycles) -> list[Traf
     }
     seen: Counter[tuple[str, tuple[int, ...]]] = Counter()
     traffic = []
-    for index, parties in enumerate(cycles.parties):
-        for group, rows in parties:
+    for index, groups in enumerate(cycles.groups):
+        for group, rows in groups:
             if len(rows) < 2:
                 continue
             key = (group, tuple(cycles.positions[rows].tolist()))
@@ -87,11 +87,11 @@ def measure_rate(crossing: Sequence[Traffic], cycles: SyncCycles) -> float:
     sent: dict[tuple[str, ...], float] = {}
     took_ns: dict[tuple[str, ...], float] = {}
     now_ns = cycles.start_ns.copy()
-    for index in range(cycles.gap_ns.shape[2]):
-        now_ns += cycles.gap_ns[:, :, index] + cycles.exposed_ns[:, :, index]
+    for index in range(cycles.work_ns.shape[2]):
+        now_ns += cycles.work_ns[:, :, index] + cycles.blocked_ns[:, :, index]
         beside = [item for item in crossing if item.index == index and item.ring_bytes]
         groups = tuple(item.group for item in beside)
-        if len(beside) > 1 and cycles.blocking[index]:
+        if len(beside) > 1 and cycles.is_waited_on[index]:
             rows = np.concatenate([item.rows for item in beside])
             begun_ns = now_ns[rows] - cycles.transfer_ns[rows, :, index]
             span_ns = now_ns[rows].max(axis=0) - begun_ns.min(axis=0)
@@ -115,9 +115,9 @@ def measure_scatter(cycles: SyncCycles, item: Traffic) -> FloatArray:
 
     What a rank is late by in every cycle is left out: that is another cause, and does not make a transfer doubtful.
     """
-    waits = np.flatnonzero(cycles.blocking[: item.index])
+    waits = np.flatnonzero(cycles.is_waited_on[: item.index])
     first = int(waits[-1]) + 1 if len(waits) else 0
-    own_ns = cycles.gap_ns[item.rows, :, first : item.index + 1].sum(axis=2)
+    own_ns = cycles.work_ns[item.rows, :, first : item.index + 1].sum(axis=2)
     own_ns -= find_median(own_ns, axis=1, keepdims=True)
     scatter: FloatArray = np.ptp(own_ns, axis=0)
     return scatter
@@ -225,7 +225,7 @@ def _are_slow_themselves(cycles: SyncCycles, compared: _Compared) -> bool:
     """Whether the ranks' own work takes longer too."""
     rows = np.unique(np.concatenate([item.rows for item, _ in compared.excess_ns]))
     inside = np.isin(np.arange(len(cycles.positions)), rows)
-    own_ns = midmean(cycles.gap_ns.sum(axis=2))
+    own_ns = midmean(cycles.work_ns.sum(axis=2))
     usual_ns = float(np.median(own_ns[~inside])) if not inside.all() else 0.0
     ratio = float(np.exp(compared.pace))
     return usual_ns > 0 and float(np.median(own_ns[inside])) / usual_ns - 1 >= OWN_RATIO * (ratio - 1)

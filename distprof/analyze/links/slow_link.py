@@ -144,7 +144,7 @@ def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> fl
 
 def _share_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:
     """Share of the excess for which ranks come to a wait closer together than the transfers before it exceed."""
-    waits = np.flatnonzero(cycles.blocking)
+    waits = np.flatnonzero(cycles.is_waited_on)
     awaited = cycles.find_awaited()[waits]
     together_ns = all_ns = 0.0
     for item in traffic:
@@ -174,7 +174,7 @@ def list_changed_links(
     if since is None:
         return []
     ratio = _growth(took_ns, since) / float(find_median(took_ns[:since]))
-    for other_ns in (_add_up(cycles, within), find_median(cycles.gap_ns.sum(axis=2), axis=0)):
+    for other_ns in (_add_up(cycles, within), find_median(cycles.work_ns.sum(axis=2), axis=0)):
         before_ns = float(find_median(other_ns[:since]))
         if before_ns > 0 and _growth(other_ns, since) / before_ns >= OTHERS_RATIO * ratio:
             return []

@@ -49,7 +49,7 @@ def list_what_ifs(
             "transfers never hold a rank up; waiting for a late rank still does",
         ),
         _report(
-            "no data wait", now_ns, _save(as_is_ns, replay(cycles, gap_ns=_without_data(cycles))), count, tokens_per_s,
+            "no data wait", now_ns, _save(as_is_ns, replay(cycles, work_ns=_without_data(cycles))), count, tokens_per_s,
             "every batch is ready when it is asked for",
         ),
     ]  # fmt: skip
@@ -106,18 +106,18 @@ def _report(
 def _without_data(cycles: SyncCycles) -> FloatArray:
     """Own times without the data phase, which comes first and is removed from the front."""
     left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.DATA)])
-    gap_ns = cycles.gap_ns.copy()
-    for index in range(gap_ns.shape[2]):
-        taken = np.minimum(gap_ns[:, :, index], left_ns)
-        gap_ns[:, :, index] -= taken
+    work_ns = cycles.work_ns.copy()
+    for index in range(work_ns.shape[2]):
+        taken = np.minimum(work_ns[:, :, index], left_ns)
+        work_ns[:, :, index] -= taken
         left_ns = left_ns - taken
-    return gap_ns
+    return work_ns
 
 
 def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, now_ns: float, tokens_per_s: float | None) -> list[WhatIf]:
     """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
     count = len(cycles.positions)
-    if any(len(parties) != 1 for parties in cycles.waited) or count < 4:
+    if any(len(groups) != 1 for groups in cycles.waited) or count < 4:
         return []
     found = []
     for size in (count // 2, count * 2):
@@ -152,12 +152,12 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
         free = np.zeros_like(now)
         over: list[FloatArray] = []
         for index, awaited in enumerate(cycles.find_awaited().tolist()):
-            now += cycles.gap_ns[*there, index]
+            now += cycles.work_ns[*there, index]
             if awaited == index:
                 free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[*there, index] * scale
             over.append(free if awaited == index else over[awaited])
-            if cycles.blocking[index]:
-                absent = False if cycles.skipped is None else cycles.skipped[:, index]
+            if cycles.is_waited_on[index]:
+                absent = False if cycles.absent is None else cycles.absent[:, index]
                 now = np.where(absent, now, np.maximum(now, over[index]))
         total_ns += find_median(now, axis=0)
     return total_ns / rounds

@@ -73,7 +73,7 @@ class Unexplained:
     usual_cycle_ns: float
     phase_ns: FloatArray
     """Own time by part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
-    gap_ns: FloatArray
+    work_ns: FloatArray
     """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``."""
     segments: tuple[WorkSegment, ...] | None = None
     """Of the parts that consist of several, to be tested in place of the gaps. None: no common slowdown was taken out,
@@ -86,13 +86,13 @@ class Unexplained:
     def take_out(self, found: Iterable[CandidateCause]) -> Unexplained:
         """Without what ranks lose to some candidates, so that it does not count as something else too."""
         named = [item for item in found if item.has_name and item.part is not None]
-        phase_ns, gap_ns = (self.phase_ns.copy(), self.gap_ns.copy()) if named else (self.phase_ns, self.gap_ns)
+        phase_ns, work_ns = (self.phase_ns.copy(), self.work_ns.copy()) if named else (self.phase_ns, self.work_ns)
         for item in named:
             assert item.part is not None
-            for row, taken_ns in item.counterfactual.gap_ns.items():
-                gap_ns[row] -= taken_ns
+            for row, taken_ns in item.counterfactual.work_ns.items():
+                work_ns[row] -= taken_ns
                 phase_ns[row, :, OWN_PARTS.index(item.part)] -= taken_ns.sum(axis=1)
-        return dataclasses.replace(self, phase_ns=phase_ns, gap_ns=gap_ns)
+        return dataclasses.replace(self, phase_ns=phase_ns, work_ns=work_ns)
 
 
 Finder = Callable[[SyncCycles, Unexplained], tuple[list[CandidateCause], Unexplained]]

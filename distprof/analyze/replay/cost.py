@@ -70,7 +70,7 @@ class CauseCosts:
 
 def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> CauseCosts:
     """Replays the cycles without each candidate, and drops those that cost nothing worth mentioning."""
-    every = max(1, -(-cycles.gap_ns.size // MAX_CELLS))
+    every = max(1, -(-cycles.work_ns.size // MAX_CELLS))
     if every > 1:
         chosen = np.arange(0, len(cycles.steps), every)
         cycles, candidates = take_cycles(cycles, chosen), [_take(item, chosen) for item in candidates]
@@ -79,7 +79,7 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     counterfactuals = [item.counterfactual for item, _ in kept]
     joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
-    own_ns = cycles.gap_ns.sum(axis=2)
+    own_ns = cycles.work_ns.sum(axis=2)
     return CauseCosts(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
         step_ns=float(as_is_ns.mean()), together_ratio=_cost_all(cycles, as_is_ns, counterfactuals),

@@ -20,7 +20,7 @@ MAX_ROUNDS = 4
 class Counterfactual:
     """What a cause adds to the ranks' own times and to transfers, ns. Below 0: what takes its place is longer."""
 
-    gap_ns: Mapping[int, FloatArray] = field(default_factory=dict)
+    work_ns: Mapping[int, FloatArray] = field(default_factory=dict)
     """Own time before each arrival by row of the cycles' axis 0, ``[num_cycles, num_collectives]``."""
     transfer_ns: FloatArray | None = None
     """``[num_ranks, num_cycles, num_collectives]``"""
@@ -28,7 +28,7 @@ class Counterfactual:
     def take(self, chosen: IntArray) -> Counterfactual:
         """Some of its cycles, by index."""
         return Counterfactual(
-            gap_ns={row: taken_ns[chosen] for row, taken_ns in self.gap_ns.items()},
+            work_ns={row: taken_ns[chosen] for row, taken_ns in self.work_ns.items()},
             transfer_ns=None if self.transfer_ns is None else self.transfer_ns[:, chosen],
         )
 
@@ -48,23 +48,23 @@ def replay_without(
         median_arrivals: Besides, ranks arrive when the median rank does; see `replay`.
         instant_transfers: Besides, transfers take no time.
     """
-    gap_ns, transfer_ns = cycles.gap_ns, cycles.transfer_ns
+    work_ns, transfer_ns = cycles.work_ns, cycles.transfer_ns
     for item in counterfactuals:
-        if item.gap_ns and gap_ns is cycles.gap_ns:
-            gap_ns = gap_ns.copy()
-        for row, taken_ns in item.gap_ns.items():
-            gap_ns[row] = np.maximum(gap_ns[row] - taken_ns, 0)
+        if item.work_ns and work_ns is cycles.work_ns:
+            work_ns = work_ns.copy()
+        for row, taken_ns in item.work_ns.items():
+            work_ns[row] = np.maximum(work_ns[row] - taken_ns, 0)
         if item.transfer_ns is not None:
             transfer_ns = np.maximum(transfer_ns - item.transfer_ns, 0)
     if instant_transfers:
         transfer_ns = np.zeros_like(transfer_ns)
-    return replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, median_arrivals=median_arrivals)
+    return replay(cycles, work_ns=work_ns, transfer_ns=transfer_ns, median_arrivals=median_arrivals)
 
 
 def replay(
     cycles: SyncCycles,
     *,
-    gap_ns: FloatArray | None = None,
+    work_ns: FloatArray | None = None,
     transfer_ns: FloatArray | None = None,
     median_arrivals: bool = False,
 ) -> FloatArray:
@@ -77,7 +77,7 @@ def replay(
 
     Args:
         cycles: The cycles as they were.
-        gap_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
+        work_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
         transfer_ns: Other transfer times, same shape. None: as recorded.
         median_arrivals: Every collective starts when its median member arrives, and the ranks that wait for it go on
             as if they had arrived then.
@@ -85,19 +85,19 @@ def replay(
     Returns:
         Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
     """
-    recorded = gap_ns is None and transfer_ns is None and not median_arrivals
-    gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
+    recorded = work_ns is None and transfer_ns is None and not median_arrivals
+    work_ns = cycles.work_ns if work_ns is None else work_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
-    through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, median_arrivals=median_arrivals)
-    if recorded or len(cycles.parties[-1]) == 1 or not cycles.knows_starts:
+    through_ns = _play(cycles, cycles.start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
+    if recorded or len(cycles.groups[-1]) == 1 or not cycles.knows_starts:
         return cycles.find_length(through_ns)  # all leave the last wait together
-    usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, median_arrivals=False)
+    usual_ns = _play(cycles, cycles.start_ns, cycles.work_ns, cycles.transfer_ns, median_arrivals=False)
     start_ns = cycles.start_ns
     for _ in range(MAX_ROUNDS):
         before_ns, start_ns = start_ns, _carry_over(cycles, through_ns - usual_ns)
         if np.abs(start_ns - before_ns).max() < 1.0:
             break
-        through_ns = _play(cycles, start_ns, gap_ns, transfer_ns, median_arrivals=median_arrivals)
+        through_ns = _play(cycles, start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
     return cycles.find_length(through_ns)
 
 
@@ -117,23 +117,24 @@ def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
 
 
 def _play(
-    cycles: SyncCycles, start_ns: FloatArray, gap_ns: FloatArray, transfer_ns: FloatArray, *, median_arrivals: bool
+    cycles: SyncCycles, start_ns: FloatArray, work_ns: FloatArray, transfer_ns: FloatArray, *, median_arrivals: bool
 ) -> FloatArray:
     """When each rank leaves its last wait, from the same moment as its start, ``[num_ranks, num_cycles]``."""
     now = start_ns.copy()
     group_free_ns: dict[str, FloatArray] = {}
     waited, over = cycles.waited, dict[int, FloatArray]()
-    needed = {index for indices in (cycles.awaits, cycles.follows) if indices is not None for index in indices.tolist()}
-    for index, parties in enumerate(cycles.parties):
-        now += gap_ns[:, :, index]
+    later = [indices for indices in (cycles.waits_for, cycles.predecessor) if indices is not None]
+    needed = {index for indices in later for index in indices.tolist()}
+    for index, groups in enumerate(cycles.groups):
+        now += work_ns[:, :, index]
         ready = now
-        if cycles.follows is not None and int(cycles.follows[index]) in over:
-            ready = np.maximum(now, over[int(cycles.follows[index])])
+        if cycles.predecessor is not None and int(cycles.predecessor[index]) in over:
+            ready = np.maximum(now, over[int(cycles.predecessor[index])])
         if index in needed:
             over[index] = now.copy()  # of ranks in none of the groups
-        if cycles.awaits is not None and cycles.blocking[index] and int(cycles.awaits[index]) in over:
-            now = _wait(now, over[int(cycles.awaits[index])], waited[index], median_arrivals=median_arrivals)
-        for group, members in parties:
+        if cycles.waits_for is not None and cycles.is_waited_on[index] and int(cycles.waits_for[index]) in over:
+            now = _wait(now, over[int(cycles.waits_for[index])], waited[index], median_arrivals=median_arrivals)
+        for group, members in groups:
             here = _pick(ready, members)
             arrived = find_median(here, axis=0) if median_arrivals else here.max(axis=0)
             took = _pick(transfer_ns[:, :, index], members)
@@ -145,21 +146,21 @@ def _play(
             group_free_ns[group] = ended
             if index in needed:
                 over[index][members] = ended
-            if cycles.blocking[index]:
+            if cycles.is_waited_on[index]:
                 left = ended if median_arrivals else np.maximum(here, ended)
-                absent = None if cycles.skipped is None else cycles.skipped[:, index]
+                absent = None if cycles.absent is None else cycles.absent[:, index]
                 now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
     return now
 
 
 def _wait(
-    now: FloatArray, over_ns: FloatArray, parties: tuple[tuple[str, IntArray], ...], *, median_arrivals: bool
+    now: FloatArray, over_ns: FloatArray, groups: tuple[tuple[str, IntArray], ...], *, median_arrivals: bool
 ) -> FloatArray:
     """When ranks go on that come to a wait for an earlier collective, which ended at ``over_ns``. With
     ``median_arrivals``, nobody comes to it later than the median member."""
     if median_arrivals:
         now = now.copy()
-        for _, members in parties:
+        for _, members in groups:
             now[members] = np.minimum(now[members], find_median(now[members], axis=0))
     return np.maximum(now, over_ns)
 

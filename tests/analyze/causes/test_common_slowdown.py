@@ -46,9 +46,9 @@ def cut_backward(phase_ns: FloatArray, inner_ns: FloatArray, *, first_waits: boo
     """The last of backward lies between the issue of two buckets, of which ranks wait for the second."""
     cycles = make_cycles(phase_ns)
     return dataclasses.replace(
-        cycles, parties=cycles.parties * 2, blocking=np.array([first_waits, True]), issued=(Phase.BACKWARD,) * 2,
-        gap_ns=np.stack([cycles.gap_ns[:, :, 0] - inner_ns, inner_ns], axis=2),
-        exposed_ns=np.concatenate([np.zeros_like(cycles.exposed_ns), cycles.exposed_ns], axis=2),
+        cycles, groups=cycles.groups * 2, is_waited_on=np.array([first_waits, True]), issued=(Phase.BACKWARD,) * 2,
+        work_ns=np.stack([cycles.work_ns[:, :, 0] - inner_ns, inner_ns], axis=2),
+        blocked_ns=np.concatenate([np.zeros_like(cycles.blocked_ns), cycles.blocked_ns], axis=2),
         transfer_ns=np.concatenate([np.zeros_like(cycles.transfer_ns), cycles.transfer_ns], axis=2),
     )  # fmt: skip
 

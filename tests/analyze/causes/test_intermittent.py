@@ -51,7 +51,7 @@ def test_five_stalls_on_one_rank_of_eight_by_hand() -> None:
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [5], Phase.FORWARD)
     assert (found.pattern, found.period, found.late_ns) == (None, None, 500 * MS)
     assert np.flatnonzero(found.acts).tolist() == struck
-    taken_ns = found.counterfactual.gap_ns[5].sum(axis=1).tolist()
+    taken_ns = found.counterfactual.work_ns[5].sum(axis=1).tolist()
     assert taken_ns == [500 * MS if step in struck else 0 for step in range(50)]
     assert replay_without(make_cycles(own_ns), [found.counterfactual]).tolist() == [110 * MS] * 50
 
@@ -127,7 +127,7 @@ def test_events_of_one_length_in_all_parts_at_once_name_neither_of_two_ranks() -
 def test_long_steps_of_which_nobody_is_the_cause_are_told_without_a_rank() -> None:
     """A stopped switch: all ranks wait 300 ms more in every fifth step."""
     cycles = make_cycles(make_steady(4, 50))
-    cycles.exposed_ns[:, ::5] += 300 * MS
+    cycles.blocked_ns[:, ::5] += 300 * MS
     cycles.transfer_ns[:, ::5] += 300 * MS
     (found,) = find_in(cycles)
     assert (len(found.rows), found.part, int(found.acts.sum()), found.late_ns) == (0, None, 10, 300 * MS)

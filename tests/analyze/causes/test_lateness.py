@@ -129,20 +129,20 @@ def test_an_excess_may_lie_between_two_backwards_if_the_first_has_ended() -> Non
 def test_a_rank_is_named_that_is_late_in_a_forward_between_two_backwards() -> None:
     """A GAN whose rank 1 takes 26 ms longer in the generator's forward, after the discriminator's backward."""
     draw = np.random.default_rng(3)
-    gap_ns = draw.normal(10 * MS, 0.2 * MS, (2, 34, 2))
-    gap_ns[1, :, 1] += 26 * MS
+    work_ns = draw.normal(10 * MS, 0.2 * MS, (2, 34, 2))
+    work_ns[1, :, 1] += 26 * MS
     phase_ns = np.zeros((2, 34, len(OWN_PARTS)))
     phase_ns[:, :, OWN_PARTS.index(BACKWARD)] = draw.normal(8 * MS, 0.2 * MS, (2, 34))
-    phase_ns[:, :, OWN_PARTS.index(FORWARD)] = gap_ns.sum(axis=2) - phase_ns[:, :, OWN_PARTS.index(BACKWARD)]
+    phase_ns[:, :, OWN_PARTS.index(FORWARD)] = work_ns.sum(axis=2) - phase_ns[:, :, OWN_PARTS.index(BACKWARD)]
     cycles = dataclasses.replace(
-        make_cycles([[1, 1]] * 2, [1, 1], [True, True]), steps=np.arange(34), gap_ns=gap_ns, phase_ns=phase_ns,
-        exposed_ns=gap_ns.max(axis=0) - gap_ns + MS, transfer_ns=np.full_like(gap_ns, MS), start_ns=np.zeros((2, 34)),
-        issued=(BACKWARD, BACKWARD),
+        make_cycles([[1, 1]] * 2, [1, 1], [True, True]), steps=np.arange(34), work_ns=work_ns, phase_ns=phase_ns,
+        blocked_ns=work_ns.max(axis=0) - work_ns + MS, transfer_ns=np.full_like(work_ns, MS),
+        start_ns=np.zeros((2, 34)), issued=(BACKWARD, BACKWARD),
     )  # fmt: skip
     (found,) = detect(cycles, detect_slow_ranks)
     assert (found.rows.tolist(), found.part) == ([1], FORWARD)
     assert found.late_ns == pytest.approx(26 * MS, rel=0.02)
-    assert found.counterfactual.gap_ns[1][0] == pytest.approx([0, found.late_ns], abs=0.2 * MS)
+    assert found.counterfactual.work_ns[1][0] == pytest.approx([0, found.late_ns], abs=0.2 * MS)
 
 
 def test_what_a_rank_makes_up_for_before_it_arrives_is_not_spread() -> None:

@@ -42,7 +42,7 @@ def test_a_late_seventh_step_is_found_where_no_single_one_stands_out() -> None:
     assert name(found) == [(2, Phase.FORWARD, 7)]
     assert np.flatnonzero(item.acts).tolist() == list(range(3, 140, 7))
     assert item.late_ns == pytest.approx(20 * MS, rel=0.3)
-    taken_ns = item.counterfactual.gap_ns[2]
+    taken_ns = item.counterfactual.work_ns[2]
     assert taken_ns.shape == (140, 1) and not taken_ns[~item.acts].any()
     assert taken_ns[item.acts] == pytest.approx(item.late_ns, rel=0.3)
 

@@ -56,7 +56,7 @@ def test_two_ranks_by_hand() -> None:
     assert np.count_nonzero(found.ns_per_token) == 2
     more = tokens - tokens.mean(axis=0)  # of two ranks, the median is the mean
     assert found.explained_ns[:, :, BACKWARD] == pytest.approx(2 * TOKEN_NS * more)
-    assert found.gap_ns[:, :, 0] == pytest.approx(3 * TOKEN_NS * more)
+    assert found.work_ns[:, :, 0] == pytest.approx(3 * TOKEN_NS * more)
     assert (found.candidate.kind, found.candidate.part) == (VerdictKind.UNEQUAL_DATA, Phase.BACKWARD)
     assert found.candidate.acts.tolist() == [True, True, True, False, True] * 4
     without_ns = replay_without(make_cycles(own_ns), [found.candidate.counterfactual])
@@ -93,7 +93,7 @@ def test_a_delay_is_told_from_more_data_on_recorded_rows() -> None:
     assert found is not None and found.candidate.part is Phase.FORWARD
     for own_ns, explained_ns in (
         (cycles.phase_ns[:, :, FORWARD], found.explained_ns[:, :, FORWARD]),
-        (cycles.gap_ns[:, :, 0], found.gap_ns[:, :, 0]),
+        (cycles.work_ns[:, :, 0], found.work_ns[:, :, 0]),
     ):
         assert _find_late(own_ns, 1) == pytest.approx(14 * MS, rel=0.2)
         assert _find_late(own_ns - explained_ns, 1) == pytest.approx(8 * MS, rel=0.05)
@@ -140,7 +140,7 @@ def test_tokens_that_are_not_known_explain_nothing() -> None:
     found = explain(own_ns, tokens)
     assert found is not None
     assert not found.explained_ns[:, 4].any() and not found.candidate.acts[4]
-    assert np.isfinite(found.explained_ns).all() and np.isfinite(found.gap_ns).all()
+    assert np.isfinite(found.explained_ns).all() and np.isfinite(found.work_ns).all()
     assert explain(own_ns, np.where(np.arange(3)[:, None] == 1, np.nan, tokens)) is None
 
 
@@ -151,17 +151,17 @@ def test_gaps_before_buckets_have_their_own_share() -> None:
     own_ns = add_tokens(draw_own(draws, 4, 60), tokens)
     half_ns = own_ns[:, :, BACKWARD] / 2
     cycles: SyncCycles = make_cycles(own_ns)
-    gap_ns = np.stack([own_ns.sum(axis=2) - half_ns, half_ns], axis=2)
+    work_ns = np.stack([own_ns.sum(axis=2) - half_ns, half_ns], axis=2)
     cycles = dataclasses.replace(
-        cycles, parties=cycles.parties * 2, blocking=np.array([False, True]), gap_ns=gap_ns,
-        exposed_ns=np.zeros_like(gap_ns), transfer_ns=np.zeros_like(gap_ns),
+        cycles, groups=cycles.groups * 2, is_waited_on=np.array([False, True]), work_ns=work_ns,
+        blocked_ns=np.zeros_like(work_ns), transfer_ns=np.zeros_like(work_ns),
     )  # fmt: skip
     found = regress_on_tokens(cycles, begin(make_steps(tokens), cycles))
     assert found is not None
     more = tokens - np.median(tokens, axis=0)
-    assert found.gap_ns[:, :, 0] == pytest.approx(2 * TOKEN_NS * more, rel=0.03)
-    assert found.gap_ns[:, :, 1] == pytest.approx(TOKEN_NS * more, rel=0.03)
-    taken_ns = sum(taken.sum() for taken in found.candidate.counterfactual.gap_ns.values())
+    assert found.work_ns[:, :, 0] == pytest.approx(2 * TOKEN_NS * more, rel=0.03)
+    assert found.work_ns[:, :, 1] == pytest.approx(TOKEN_NS * more, rel=0.03)
+    taken_ns = sum(taken.sum() for taken in found.candidate.counterfactual.work_ns.values())
     assert taken_ns == pytest.approx(0, abs=1)  # the work is the same, only shared out
 
 

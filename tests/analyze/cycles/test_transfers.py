@@ -95,12 +95,12 @@ def test_what_was_ahead_is_replayed_after_the_last_arrival() -> None:
     cycles = put_ahead(cycles, usual=10)
     assert set(replay(cycles).tolist()) == {150}
     assert set(replay(cycles, median_arrivals=True).tolist()) == {140}
-    gap_ns = cycles.gap_ns.copy()
-    gap_ns[2] = 104
-    assert set(replay(cycles, gap_ns=gap_ns).tolist()) == {140}
-    gap_ns[2] = 115
-    assert set(replay(cycles, gap_ns=gap_ns).tolist()) == {145}
-    assert set(replay(cycles, gap_ns=gap_ns, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist()) == {115}
+    work_ns = cycles.work_ns.copy()
+    work_ns[2] = 104
+    assert set(replay(cycles, work_ns=work_ns).tolist()) == {140}
+    work_ns[2] = 115
+    assert set(replay(cycles, work_ns=work_ns).tolist()) == {145}
+    assert set(replay(cycles, work_ns=work_ns, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist()) == {115}
 
 
 def test_an_interval_holds_what_a_cause_costs_by_the_least_and_the_most_that_transfers_were_ahead() -> None:

@@ -126,7 +126,7 @@ def test_a_host_whose_own_work_is_slow_too_has_no_slow_link() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-2": 1.5})
     inside = np.array([measured_steps.run.ranks[at].host == "host-2" for at in cycles.positions.tolist()])
-    hot = dataclasses.replace(slow, gap_ns=slow.gap_ns * np.where(inside, 1.3, 1.0)[:, None, None])
+    hot = dataclasses.replace(slow, work_ns=slow.work_ns * np.where(inside, 1.3, 1.0)[:, None, None])
     traffic = list_traffic(measured_steps, slow)
     assert list_slow_groups(slow, traffic) and not list_slow_groups(hot, traffic)
 

@@ -27,7 +27,7 @@ def test_what_goes_with_a_link_is_what_transfers_take_beyond_those_on_other_link
     (candidate,) = find(run)
     assert (candidate.kind, candidate.hosts) == ("slow_link", ("host-2",))
     assert candidate.part is None and candidate.late_ns is None
-    assert len(candidate.rows) == 0 and candidate.acts.all() and candidate.counterfactual.gap_ns == {}
+    assert len(candidate.rows) == 0 and candidate.acts.all() and candidate.counterfactual.work_ns == {}
     assert candidate.counterfactual.transfer_ns is not None
     error_ns = 0.5 * MS if clocks is APART else 100
     assert candidate.counterfactual.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=error_ns)

@@ -26,8 +26,8 @@ def make_cycles(own: list[float], transfer: float) -> SyncCycles:
     everyone = np.arange(len(own))
     return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=everyone, steps=np.arange(STEPS),
-        parties=((("default", everyone),),), blocking=np.array([True]), gap_ns=gaps,
-        exposed_ns=gaps.max(axis=0) - gaps + transfer, transfer_ns=np.full_like(gaps, transfer),
+        groups=((("default", everyone),),), is_waited_on=np.array([True]), work_ns=gaps,
+        blocked_ns=gaps.max(axis=0) - gaps + transfer, transfer_ns=np.full_like(gaps, transfer),
         start_ns=np.zeros((len(own), STEPS)), phase_ns=np.zeros((len(own), STEPS, len(OWN_PARTS))),
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ def make_cycles(own: list[float], transfer: float) -> SyncCycles:
 def candidate(row: int, taken_ns: float) -> CandidateCause:
     return CandidateCause(
         kind=VerdictKind.SLOW_RANK, rows=np.array([row]), part=Phase.FORWARD, acts=np.ones(STEPS, dtype=bool),
-        counterfactual=Counterfactual(gap_ns={row: np.full((STEPS, 1), taken_ns)}), late_ns=taken_ns,
+        counterfactual=Counterfactual(work_ns={row: np.full((STEPS, 1), taken_ns)}), late_ns=taken_ns,
         excess_ns=np.full(STEPS, taken_ns),
     )  # fmt: skip
 
