@@ -59,5 +59,4 @@ def detect(cycles: SyncCycles, *finders: Finder) -> list[CandidateCause]:
 
 def measure_saved(cycles: SyncCycles, **changes: Any) -> FloatArray:
     """How much shorter the cycles get with such a change, as `replay` takes it; rounding errors are cut off."""
-    saved: FloatArray = np.maximum(replay(cycles) - replay(cycles, **changes), 0)
-    return saved
+    return np.asarray(np.maximum(replay(cycles) - replay(cycles, **changes), 0))

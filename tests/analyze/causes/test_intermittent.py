@@ -10,7 +10,7 @@ import pytest
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks
 from distprof.analyze.causes.occasional_work import detect_occasional_work
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.cycles.sync_cycles import find_cycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
@@ -21,16 +21,13 @@ from tests.factories import MS
 
 pytestmark = pytest.mark.slow
 
+FINDERS = (detect_occasional_work, detect_intermittent_ranks)
 STRUCK = [3, 14, 20, 29, 41]
 """Cycles at no period."""
 
 
 def find(phase_ns: FloatArray) -> list[CandidateCause]:
-    return find_in(make_cycles(phase_ns))
-
-
-def find_in(cycles: SyncCycles) -> list[CandidateCause]:
-    return detect(cycles, detect_occasional_work, detect_intermittent_ranks)
+    return detect(make_cycles(phase_ns), *FINDERS)
 
 
 def name(phase_ns: FloatArray) -> list[CandidateCause]:
@@ -129,7 +126,7 @@ def test_long_steps_of_which_nobody_is_the_cause_are_told_without_a_rank() -> No
     cycles = make_cycles(make_steady(4, 50))
     cycles.blocked_ns[:, ::5] += 300 * MS
     cycles.transfer_ns[:, ::5] += 300 * MS
-    (found,) = find_in(cycles)
+    (found,) = detect(cycles, *FINDERS)
     assert (len(found.rows), found.part, int(found.acts.sum()), found.late_ns) == (0, None, 10, 300 * MS)
     assert replay_without(cycles, [found.counterfactual]).tolist() == [110 * MS] * 50
 
@@ -178,7 +175,7 @@ def test_a_part_that_was_not_measured_names_nobody() -> None:
     cycles = make_cycles(own_ns)
     unknown = own_ns.copy()
     unknown[:, :, PHASE[Phase.FORWARD]] = np.nan
-    assert [len(found.rows) for found in find_in(dataclasses.replace(cycles, phase_ns=unknown))] == [0]
+    assert [len(found.rows) for found in detect(dataclasses.replace(cycles, phase_ns=unknown), *FINDERS)] == [0]
 
 
 def draw_tails(kind: str, draws: np.random.Generator, num_ranks: int, num_cycles: int) -> FloatArray:
@@ -211,7 +208,7 @@ def test_the_replay_finds_what_an_intermittent_rank_costs(strategy: str) -> None
     measured_steps = find_measured_steps(made.run)
     cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
-    (found,) = find_in(cycles)
+    (found,) = detect(cycles, *FINDERS)
     assert (found.rows.tolist(), found.part, found.pattern) == ([2], Phase.FORWARD, Pattern.INTERMITTENT)
     saved_ns = cycles.cycle_ns - replay_without(cycles, [found.counterfactual])
     true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]

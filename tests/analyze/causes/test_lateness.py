@@ -67,8 +67,7 @@ def test_two_changes_make_three_stretches() -> None:
     own = make_series(0.0, ranks=8, steps=120, seed=4)
     own[5, 40:80] += 8
     late = measure_lateness(own)
-    ends = [end for _, end in split_cycles(late, 5, critical_change(1e-4))]
-    assert ends == pytest.approx([40, 80, 120], abs=1)
+    assert [end for _, end in split_cycles(late, 5, critical_change(1e-4))] == pytest.approx([40, 80, 120], abs=1)
 
 
 def test_drift_seldom_looks_like_a_change() -> None:
