@@ -127,7 +127,7 @@ def measure(run: Run, size_mb: float, sizes_mb: tuple[float, ...]) -> Measured:
         raise DistprofError(f"bucket_mb={size_mb:g}: the job has no steps with buckets that can be replayed")
     return Measured(
         size_mb=size_mb, num_buckets=len(buckets.sizes_bytes), step_ns=float(cycles.cycle_ns.mean()),
-        own_ns=float(np.median(cycles.gap_ns.sum(axis=2).mean(axis=1))), cycles=cycles, buckets=buckets,
+        own_ns=float(np.median(cycles.work_ns.sum(axis=2).mean(axis=1))), cycles=cycles, buckets=buckets,
         fit=fit_buckets(measured_steps, cycles, buckets),
         answer=foretell_buckets(measured_steps, cycles, replay(cycles), sizes_mb, tokens_per_s=None),
     )  # fmt: skip

@@ -6,13 +6,14 @@ import dataclasses
 import math
 
 from distprof import __version__
-from distprof.analyze.causes.causes import find_causes, report_causes
+from distprof.analyze.causes.cause_report import report_causes
+from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.slow_module import find_slow_module
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.verdict import find_verdict
-from distprof.analyze.clocks.clock_report import note_device_clocks, report_clocks, report_device_clocks
-from distprof.analyze.cycles.shortage import find_shortage
-from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.clocks.clocks import report_clocks
+from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
+from distprof.analyze.cycles.sync_cycles import find_cycles, find_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
@@ -46,8 +47,8 @@ def analyze(run: Run) -> Report:
     reached = measure_efficiency(measured_steps, headline)
     cycles = find_cycles(measured_steps, headline)
     short = find_shortage(measured_steps, cycles)
-    judgement = None if short else find_causes(measured_steps, cycles)
-    verdict = find_verdict(measured_steps, cycles, judgement)
+    cause_costs = None if short else find_causes(measured_steps, cycles)
+    verdict = find_verdict(measured_steps, cycles, cause_costs)
     if run.modules:
         verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
     summary = report_headline(measured_steps, headline, reached)
@@ -55,8 +56,8 @@ def analyze(run: Run) -> Report:
     enough = None if short else cycles
     replayed = None if measured_steps.num_missing else enough
     causes = None
-    if replayed is not None and judgement is not None:
-        causes = report_causes(measured_steps, replayed, judgement, step_ns=step_ns)
+    if replayed is not None and cause_costs is not None:
+        causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
     return Report(
         schema=SCHEMA,
@@ -81,10 +82,10 @@ def analyze(run: Run) -> Report:
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
-        what_if=tuple(list_what_ifs(measured_steps, replayed, judgement, step_ns=step_ns, tokens_per_s=tokens_per_s)),
+        what_if=tuple(list_what_ifs(measured_steps, replayed, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
         forecasts=report_forecasts(measured_steps, replayed, step_ns=step_ns, tokens_per_s=tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),
-        clocks=tuple(report_clocks(measured_steps)),
+        clocks=tuple(report_clocks(run)),
         device_clocks=device_clocks,
         flops=report_flops(measured_steps),
         ranks=tuple(report_ranks(measured_steps, reached, headline)),

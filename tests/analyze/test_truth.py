@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.causes import find_causes
+from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
 from distprof.analyze.predict.what_if import list_what_ifs
@@ -67,13 +67,13 @@ def gather_by_table(made: Simulated, table: Collectives, number: int, values: Fl
 
 def require_causes(made: Simulated, measured_steps: MeasuredSteps, cycles: SyncCycles, seed: int) -> None:
     """The delayed rank is named, with its phase and its cost, and nobody else is."""
-    judgement = find_causes(measured_steps, cycles)
-    assert judgement is not None
+    cause_costs = find_causes(measured_steps, cycles)
+    assert cause_costs is not None
     step_ns, (delay,) = made.truth.step_ns[cycles.steps], draw_job(np.random.default_rng(seed)).delays
     lost_ns = step_ns - made.truth.without_delays_ns[cycles.steps]
-    assert judgement.named or lost_ns.mean() < 0.05 * step_ns.mean(), seed
-    for suspect, cost in judgement.named:
-        assert (suspect.rows.tolist(), suspect.part) == ([delay.rank], delay.phase), seed
+    assert cause_costs.named or lost_ns.mean() < 0.05 * step_ns.mean(), seed
+    for candidate, cost in cause_costs.named:
+        assert (candidate.rows.tolist(), candidate.part) == ([delay.rank], delay.phase), seed
         require_close("lost", cost.lost_ns.value, float(lost_ns.mean()))
 
 
@@ -92,7 +92,7 @@ def test_hundreds_of_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
             require_close("transfer", waits.transfer_ns, gather_by_table(made, table, number, made.truth.transfer_ns))
         at = cycles.steps  # all but the first, before which nothing is recorded
         step_ns = made.truth.step_ns[at]
-        require_close("exposed", cycles.exposed_ns.sum(axis=2), made.truth.exposed_ns[:, at])
+        require_close("exposed", cycles.blocked_ns.sum(axis=2), made.truth.exposed_ns[:, at])
         require_close("cycle", cycles.cycle_ns, step_ns)
         require_close("replay", replay(cycles), step_ns)
         measured_steps = find_measured_steps(made.run)

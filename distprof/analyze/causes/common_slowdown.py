@@ -1,75 +1,160 @@
 """Does a rank take longer for a part of its step, or does it just run slower for a while, whatever it does?
 
 Ranks that share machines with others run now faster, now slower, for seconds at a time. That stretches all the work of
-a step alike, so the rest of its step tells how fast a rank was. What this explains of a piece of work is no sign that
-the rank has more to do there.
+a step alike, so the rest of its step tells how fast a rank was. What this explains of a segment of work is no sign that
+the rank has more to do there. Segments do not overlap: they are the parts of a step, cut where collectives are issued
+within a part.
+
+A rank may also be slower for the length of a job, in one segment or in all of them. Both its usual excesses and what is
+known of its speed are uncertain. With a speed v, in standard deviations of what speeds vary by, the excess of a segment
+is its loading times v, and what the rank has more to do there. Most segments have nothing more to do: one is set aside
+if what the others tell of v does not explain it. Where that holds of several, it is the one without which the others
+agree best. Source: the deletion of outliers one by one, as in Rousseeuw and Leroy (1987), Robust Regression and Outlier
+Detection, 6.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.lateness import describe_excess, find_centres
-from distprof.analyze.causes.persistent_slowdown import find_lasting
-from distprof.analyze.stats.autocorrelation import find_limit, find_memory
+from distprof.analyze.causes.lateness import describe_excess
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.statistics import find_median, medians_of_others, standardise
-from distprof.facts.run import FloatArray
+from distprof.analyze.stats.significance import lag1_autocorrelation, t_quantile
+from distprof.analyze.stats.statistics import decile_sigma, find_median, medians_of_others, midmean, standardise
+from distprof.facts.run import OWN_PARTS, FloatArray
 
-MAX_CHANCE = 0.01
-"""Of taking pieces for related that are not: family-wise over all pairs."""
+MIN_SEGMENT_RATIO = 0.02
+"""Share of the cycle; shorter segments tell little."""
+ALPHA_RELATED = 0.01
+"""Of taking segments for related that are not: family-wise over all pairs."""
+ALPHA_SET_ASIDE = 0.005
+"""Of setting a segment aside as late by chance: family-wise over ranks and segments."""
 STALL_FACTOR = 2.0
 """A processor that shares its core with another job is not slowed down by more."""
-MAX_LOAD = 0.975
-"""Some of a piece's variation is always its own."""
-NORMAL_RANGE = 2.563
-"""From the first to the last decile of a normal distribution, in standard deviations."""
+MAX_LOADING = 0.975
+"""Some of a segment's variation is always its own."""
 NUM_ROUNDS = 50
-MIN_FREEDOM = 4.0
-"""With fewer independent steps, nothing is told from chance."""
+MIN_DEGREES_OF_FREEDOM = 4.0
+"""With fewer independent steps, nothing can be told from chance."""
 MAX_VALUES, FEWEST_RANKS = 50_000, 8
-"""Of larger jobs, so many ranks and steps tell whether pieces vary together."""
+"""Of larger jobs, so many ranks and steps tell whether segments vary together."""
+MAX_ORDINARY_SIGMAS = 3.0
+"""Standard deviations of the speed from step to step. A rank whose speed differs by more for a whole job does not owe
+it to what makes speeds vary: it is slow itself, in all its segments."""
+UNLIKE_RATIO = 0.2
+"""Share of a speed's effect by which it may differ from segment to segment: memory may be slow, or arithmetic. With a
+fifth, the excesses of two-rank jobs on a shared machine in which nobody was slow were as large as their errors say."""
 
 
-def find_speed(pieces_ns: Sequence[FloatArray], codes: Sequence[int], chance: float) -> FloatArray | None:
-    """What the ranks' speed explains of the pieces of their work; None: the parts do not vary together.
+def remove_common_slowdown(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """Takes out what the ranks' speed explains, if anything. That is nobody's fault, so there are no candidates."""
+    segments = cut_parts(cycles, unexplained)
+    alpha = ALPHA_SET_ASIDE / (len(unexplained.phase_ns) * max(len(segments), 1))
+    explained_ns = explain_by_speed([item.own_ns for item in segments], [item.code for item in segments], alpha)
+    if explained_ns is None:
+        return [], dataclasses.replace(unexplained, segments=None)
+    phase_ns = unexplained.phase_ns.copy()
+    left = []
+    for segment, taken_ns in zip(segments, explained_ns, strict=True):
+        phase_ns[:, :, segment.code] -= taken_ns
+        if not segment.is_whole_part:
+            left.append(dataclasses.replace(segment, own_ns=segment.own_ns - taken_ns))
+    work_ns = unexplained.work_ns - _share_out(unexplained.work_ns, explained_ns.sum(axis=0))
+    return [], dataclasses.replace(unexplained, phase_ns=phase_ns, work_ns=work_ns, segments=tuple(left))
 
-    A piece is compared with those of other parts: what the pieces of one part have in common may be its own.
+
+def cut_parts(cycles: SyncCycles, unexplained: Unexplained) -> list[WorkSegment]:
+    """The parts that take some time, in segments."""
+    phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
+    least_ns = MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns
+    segments = []
+    for code in range(phase_ns.shape[2]):
+        own_ns = phase_ns[:, :, code]
+        if not _usual_ns(own_ns) >= least_ns:  # not so of NaN either
+            continue
+        inner = [work_ns[:, :, index] for index in _list_inner_gaps(cycles, code, work_ns, least_ns)]
+        rest_ns = own_ns - sum(inner, start=np.zeros(()))
+        if inner and _usual_ns(rest_ns) >= least_ns:
+            segments += [WorkSegment(code=code, own_ns=each_ns, is_whole_part=False) for each_ns in (rest_ns, *inner)]
+        else:
+            segments.append(WorkSegment(code=code, own_ns=own_ns, is_whole_part=True))
+    return segments
+
+
+def _usual_ns(own_ns: FloatArray) -> float:
+    return float(find_median(_thin_ranks(own_ns)))
+
+
+def _thin_ranks(own_ns: FloatArray) -> FloatArray:
+    """Some of the ranks of a large job, evenly spaced: enough to tell what is usual."""
+    most = max(FEWEST_RANKS, MAX_VALUES // own_ns.shape[1])
+    return own_ns[:: -(-len(own_ns) // most)]
+
+
+def _list_inner_gaps(cycles: SyncCycles, code: int, work_ns: FloatArray, least_ns: float) -> list[int]:
+    """The gaps that lie in one go through the part: both collectives are issued in it, and ranks do not wait for the
+    first. A wait may be the end of a backward pass, after which another model's forward pass follows."""
+    issued, part = cycles.issued, OWN_PARTS[code]
+    return [
+        index for index in range(1, len(issued))
+        if issued[index - 1] == issued[index] == part and not cycles.is_waited_on[index - 1]
+        and _usual_ns(work_ns[:, :, index]) >= least_ns
+    ]  # fmt: skip
+
+
+def _share_out(work_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
+    """What speed explains, shared out over the gaps according to how much each grows with it."""
+    cause = explained_ns - explained_ns.mean(axis=1, keepdims=True)
+    power = float((cause * cause).sum())
+    grown = np.maximum(np.tensordot(cause, work_ns, axes=2), 0.0) / power if power > 0 else np.zeros(work_ns.shape[2])
+    taken: FloatArray = explained_ns[:, :, None] * grown
+    return taken
+
+
+def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], alpha: float) -> FloatArray | None:
+    """What the ranks' speed explains of the segments of their work; None: the parts do not vary together.
+
+    A segment is compared with those of other parts: what the segments of one part have in common may be its own.
 
     Args:
-        pieces_ns: Own times of pieces that do not overlap, ``[num_ranks, num_cycles]`` each.
+        segments_ns: Own times of segments that do not overlap, ``[num_ranks, num_cycles]`` each.
         codes: The part of each.
-        chance: Of calling a rank late in a piece by chance.
+        alpha: Probability of calling a rank late in a segment by chance.
 
     Returns:
-        ns, ``[num_pieces, num_ranks, num_cycles]``; negative where a rank is faster than others.
+        ns, ``[num_segments, num_ranks, num_cycles]``; negative where a rank is faster than others.
     """
     same = np.equal.outer(np.array(codes), np.array(codes))
-    if not _is_related(pieces_ns, same):
+    if not _are_related(segments_ns, same):
         return None
-    excess_ns = np.stack([own_ns - medians_of_others(own_ns) for own_ns in pieces_ns])
-    varied = np.stack([_vary(item) for item in excess_ns])
-    loads = _load(_correlate(_drop_stalls(varied, pieces_ns)), same)
-    explained_ns = np.stack(
-        [_explain(excess_ns[index], varied, np.where(same[index], 0.0, loads), index) for index in range(len(loads))]
-    )
+    excess_ns = np.stack([own_ns - medians_of_others(own_ns) for own_ns in segments_ns])
+    sigmas_ns = decile_sigma(excess_ns)
+    varied = np.stack([standardise(*item) for item in zip(excess_ns, sigmas_ns, strict=True)])
+    loadings = _estimate_loadings(_correlate(_drop_stalls(varied, segments_ns)), same)
+    explained_ns = np.stack([
+        _explain(varied[index] * sigmas_ns[index][:, None], varied, np.where(same[index], 0.0, loadings))
+        for index in range(len(loadings))
+    ])  # fmt: skip
     items = [describe_excess(left_ns) for left_ns in excess_ns - explained_ns]
     steps, ranks = excess_ns.shape[2], excess_ns.shape[1]
-    lasting = find_lasting(
-        np.stack([find_centres(item.excess_ns) for item in items]),
-        errors_ns=np.stack([item.find_error(steps) for item in items]),
-        loads_ns=loads * find_median(_find_range(excess_ns), axis=1),
-        limits=np.array([item.find_limit(chance) for item in items]),
+    persistent_ns = explain_persistent(
+        np.stack([midmean(item.excess_ns) for item in items]),
+        errors_ns=np.stack([item.standard_error(steps) for item in items]),
+        loadings_ns=loadings * find_median(sigmas_ns, axis=1),
+        critical_values=np.array([item.critical_value(alpha) for item in items]),
         same=same,
     )
-    whole: FloatArray = (explained_ns + lasting[:, :, None]) * ((ranks - 1) / ranks)
+    whole: FloatArray = (explained_ns + persistent_ns[:, :, None]) * ((ranks - 1) / ranks)
     return whole
 
 
-def _is_related(pieces_ns: Sequence[FloatArray], same: BoolArray) -> bool:
-    """Whether any two pieces of different parts vary together by more than chance.
+def _are_related(segments_ns: Sequence[FloatArray], same: BoolArray) -> bool:
+    """Whether any two segments of different parts vary together by more than chance.
 
     Series that are alike from step to step are correlated by chance more often, as if there were fewer steps. Source:
     Bartlett (1935), Some aspects of the time-correlation problem.
@@ -77,45 +162,26 @@ def _is_related(pieces_ns: Sequence[FloatArray], same: BoolArray) -> bool:
     pairs = np.argwhere(np.triu(~same))
     if not len(pairs):
         return False
-    thin = [thin_ranks(own_ns) for own_ns in pieces_ns]
+    thin = [_thin_ranks(own_ns) for own_ns in segments_ns]
     excess = [own_ns - medians_of_others(own_ns) for own_ns in thin]
     ranks, steps = excess[0].shape
-    memories = [find_memory(item) for item in excess]
-    found = _correlate(_drop_stalls(np.stack([_vary(item) for item in excess]), thin))
+    autocorrelations = [lag1_autocorrelation(item) for item in excess]
+    found = _correlate(_drop_stalls(np.stack([standardise(item, decile_sigma(item)) for item in excess]), thin))
     for one, other in pairs.tolist():
-        both = memories[one] * memories[other]
-        freedom = (ranks - 1) * steps * (1 - both) / (1 + both) - 2
-        ratio = found[one, other] * np.sqrt(max(freedom, 0) / max(1 - found[one, other] ** 2, 1e-9))
-        if freedom > MIN_FREEDOM and ratio > find_limit(MAX_CHANCE / len(pairs), freedom):
+        both = autocorrelations[one] * autocorrelations[other]
+        degrees_of_freedom = (ranks - 1) * steps * (1 - both) / (1 + both) - 2
+        ratio = found[one, other] * np.sqrt(max(degrees_of_freedom, 0) / max(1 - found[one, other] ** 2, 1e-9))
+        enough = degrees_of_freedom > MIN_DEGREES_OF_FREEDOM
+        if enough and ratio > t_quantile(ALPHA_RELATED / len(pairs), degrees_of_freedom):
             return True
     return False
 
 
-def thin_ranks(own_ns: FloatArray) -> FloatArray:
-    """Some of the ranks of a large job, evenly spaced: enough to tell what is usual."""
-    most = max(FEWEST_RANKS, MAX_VALUES // own_ns.shape[1])
-    return own_ns[:: -(-len(own_ns) // most)]
-
-
-def _vary(excess_ns: FloatArray) -> FloatArray:
-    """Each rank's excess about its usual one, in robust standard deviations."""
-    return standardise(excess_ns, _find_range(excess_ns))
-
-
-def _drop_stalls(varied: FloatArray, pieces_ns: Sequence[FloatArray]) -> FloatArray:
+def _drop_stalls(varied: FloatArray, segments_ns: Sequence[FloatArray]) -> FloatArray:
     """Without what took far longer than it usually takes the rank. A stall stretches all that is done in a step, and
     would relate all parts; but it is an event, and no speed."""
-    usual_ns = [find_median(own_ns, axis=1, keepdims=True) for own_ns in pieces_ns]
-    near = [own_ns <= STALL_FACTOR * usual for own_ns, usual in zip(pieces_ns, usual_ns, strict=True)]
+    near = [own_ns <= STALL_FACTOR * find_median(own_ns, axis=1, keepdims=True) for own_ns in segments_ns]
     return np.where(np.stack(near), varied, 0.0)
-
-
-def _find_range(values: FloatArray) -> FloatArray:
-    """Standard deviation along the last axis by the range of the middle 80 %. Not the median deviation: speeds change
-    between a few levels, and ranks are alike in many steps."""
-    low, high = np.quantile(values, [0.1, 0.9], axis=-1)
-    found: FloatArray = (high - low) / NORMAL_RANGE
-    return found
 
 
 def _correlate(varied: FloatArray) -> FloatArray:
@@ -126,30 +192,87 @@ def _correlate(varied: FloatArray) -> FloatArray:
     return found
 
 
-def _load(correlated: FloatArray, same: BoolArray) -> FloatArray:
-    """The share of each piece's spread that is common to all parts, ``[num_pieces]``: one factor, by principal axes.
-
-    Source: Harman (1976), Modern Factor Analysis, 8.
-    """
+def _estimate_loadings(correlated: FloatArray, same: BoolArray) -> FloatArray:
+    """The share of each segment's spread that is common to all parts, ``[num_segments]``: one factor, by principal
+    axes. Source: Harman (1976), Modern Factor Analysis, 8."""
     apart = np.where(same, 0.0, np.maximum(correlated, 0.0))
-    loads: FloatArray = np.sqrt(apart.max(axis=1))
+    loadings: FloatArray = np.sqrt(apart.max(axis=1))
     for _ in range(NUM_ROUNDS if len(apart) > 2 else 0):
-        values, vectors = np.linalg.eigh(np.where(same, np.outer(loads, loads), apart))
-        loads = np.minimum(np.abs(vectors[:, -1]) * np.sqrt(max(float(values[-1]), 0.0)), MAX_LOAD)
-    return loads
+        values, vectors = np.linalg.eigh(np.where(same, np.outer(loadings, loadings), apart))
+        loadings = np.minimum(np.abs(vectors[:, -1]) * np.sqrt(max(float(values[-1]), 0.0)), MAX_LOADING)
+    return loadings
 
 
-def _explain(excess_ns: FloatArray, varied: FloatArray, loads: FloatArray, index: int) -> FloatArray:
-    """What the variation of other pieces explains of one, ``[num_ranks, num_cycles]``; its mean is 0.
+def _explain(wanted_ns: FloatArray, varied: FloatArray, loadings: FloatArray) -> FloatArray:
+    """What the variation of other segments explains of that of one, ``[num_ranks, num_cycles]``; its mean is 0.
 
     Args:
-        excess_ns: Of the piece.
-        varied: All pieces'.
-        loads: 0 for pieces that are not asked.
-        index: Which piece it is.
+        wanted_ns: How the segment varies.
+        varied: How all do, in standard deviations.
+        loadings: 0 for segments that are not asked.
     """
-    speed = np.tensordot(loads / (1 - loads**2), varied, axes=1)
-    wanted = varied[index] * _find_range(excess_ns)[:, None]
+    speed = np.tensordot(loadings / (1 - loadings**2), varied, axes=1)
     power = float((speed * speed).sum())
-    slope = max(float((speed * wanted).sum()) / power, 0.0) if power > 0 else 0.0
+    slope = max(float((speed * wanted_ns).sum()) / power, 0.0) if power > 0 else 0.0
     return slope * speed
+
+
+def explain_persistent(
+    usual_ns: FloatArray,
+    *,
+    errors_ns: FloatArray,
+    loadings_ns: FloatArray,
+    critical_values: FloatArray,
+    same: BoolArray,
+) -> FloatArray:
+    """What the ranks' speed over the whole job explains of each segment, ns, ``[num_segments, num_ranks]``.
+
+    Of a segment that is not set aside that is all of its excess: what is left is within the error of what is known.
+
+    Args:
+        usual_ns: The usual excess, ``[num_segments, num_ranks]``.
+        errors_ns: Their standard errors, for a given speed, likewise.
+        loadings_ns: How much longer each takes when a rank is slower by a standard deviation, ``[num_segments]``.
+        critical_values: How many standard errors of a segment are no chance, ``[num_segments]``.
+        same: Whether two segments are of one part, which do not explain each other, ``[num_segments, num_segments]``.
+    """
+    loadings, errors_ns = loadings_ns[:, None], np.maximum(errors_ns, 1.0)
+    kept = np.ones(usual_ns.shape, dtype=bool)
+    others = (~same).astype(float)
+    for _ in range(len(usual_ns)):
+        weights = np.where(kept, loadings / errors_ns**2, 0.0)
+        # By the segments of other parts; without any, 0 give or take one standard deviation: a lasting difference is
+        # no larger than what speeds vary by, because such noise does not average out over a job.
+        precision: FloatArray = 1 + others @ (weights * loadings)
+        speed: FloatArray = others @ (weights * usual_ns) / precision
+        error = np.sqrt(errors_ns**2 + loadings**2 * (1 / precision + (UNLIKE_RATIO * speed) ** 2))
+        odd = kept & (np.abs(usual_ns - loadings * speed) > critical_values[:, None] * error)
+        if not odd.any():
+            break
+        rows = np.flatnonzero(odd.any(axis=0))
+        misfit = np.stack([_misfit_without(usual_ns, errors_ns, loadings, kept, index) for index in range(len(kept))])
+        worst = np.where(odd, misfit, np.inf).argmin(axis=0)
+        kept[worst[rows], rows] = False
+    speed = _estimate_speed(usual_ns, errors_ns, loadings, kept)
+    found: FloatArray = np.where(kept, usual_ns, loadings * speed)
+    found[:, np.abs(speed) >= MAX_ORDINARY_SIGMAS] = 0.0
+    return found
+
+
+def _estimate_speed(usual_ns: FloatArray, errors_ns: FloatArray, loadings: FloatArray, kept: BoolArray) -> FloatArray:
+    """Each rank's speed according to the segments that are kept, ``[num_ranks]``."""
+    weights = np.where(kept, loadings / errors_ns**2, 0.0)
+    speed: FloatArray = (weights * usual_ns).sum(axis=0) / (1 + (weights * loadings).sum(axis=0))
+    return speed
+
+
+def _misfit_without(
+    usual_ns: FloatArray, errors_ns: FloatArray, loadings: FloatArray, kept: BoolArray, index: int
+) -> FloatArray:
+    """How ill a speed explains what is kept if this segment is set aside as well: a sum of squares, ``[num_ranks]``."""
+    kept = kept.copy()
+    kept[index] = False
+    speed = _estimate_speed(usual_ns, errors_ns, loadings, kept)
+    squares = ((usual_ns - loadings * speed) / errors_ns) ** 2
+    misfit: FloatArray = speed**2 + np.where(kept, squares, 0.0).sum(axis=0)
+    return misfit

@@ -1,23 +1,41 @@
-"""How much longer does each rank take than the others for one part of its cycle, and how much of that is noise?"""
+"""How much longer does each rank take than the others for one part of its cycle, how sure is that, and where is it?
+
+"Where" means before which collectives of the cycle: the replay takes the time out there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.autocorrelation import find_inflation, find_limit, find_memory, inflate
-from distprof.analyze.stats.statistics import find_median, find_spread, medians_of_others, midmean
-from distprof.facts.run import FloatArray, IntArray
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.stats.measured_steps import BoolArray
+from distprof.analyze.stats.significance import (
+    ar1_variance_inflation,
+    lag1_autocorrelation,
+    t_quantile,
+    variance_inflation,
+)
+from distprof.analyze.stats.statistics import find_median, mad_sigma, medians_of_others
+from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
 
 MIDMEAN_FACTOR = 1.1
 """Standard error of a midmean, times the root of the number of values, in robust standard deviations: 1.09 for normal
 values, for uniform ones and for heavy tails such as Laplace's or Student's t with 3 degrees of freedom."""
-MIN_SEGMENT = 8
+MIN_STRETCH = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
-MIN_FREEDOM = 4.0
+MIN_DEGREES_OF_FREEDOM = 4.0
+Z_BEYOND_DOUBT = 3.0
+"""Standard errors by which a gap must be longer for its excess to lie there beyond doubt."""
+_ORDER: dict[Part, int] = {
+    Phase.DATA: 0, Phase.FORWARD: 1, Phase.BACKWARD: 2, Phase.GRAD_NORM: 3, Phase.OPTIMIZER: 4,
+    **dict.fromkeys(Stretch, 5),
+}  # fmt: skip
+_COUNT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,103 +47,161 @@ class Lateness:
     spread_ns: FloatArray
     """Robust standard deviation of a cycle's excess about its usual value, ``[num_ranks]``; never below the ranks'
     median, because one rank's own estimate may be small by chance."""
-    memory: float
-    """Lag-1 autocorrelation, common to all ranks."""
-    inflation: float
+    autocorrelation: float
+    """Lag 1, common to all ranks."""
+    variance_inflation: float
     """By how much the variance of a mean over all cycles exceeds that over independent ones."""
-    freedom: float
-    """Degrees of freedom of the spread, to which the other ranks contribute too."""
+    degrees_of_freedom: float
+    """Of the spread, to which the other ranks contribute too."""
 
-    def find_error(self, cycles: int) -> FloatArray:
-        """Standard error of a midmean over so many neighbouring cycles, ``[num_ranks]``."""
-        whole = inflate(self.memory, self.excess_ns.shape[1])
-        inflation = inflate(self.memory, cycles) * max(1.0, self.inflation / whole)
+    def standard_error(self, cycles: int) -> FloatArray:
+        """Of a midmean over so many neighbouring cycles, ``[num_ranks]``."""
+        whole = ar1_variance_inflation(self.autocorrelation, self.excess_ns.shape[1])
+        inflation = ar1_variance_inflation(self.autocorrelation, cycles) * max(1.0, self.variance_inflation / whole)
         error: FloatArray = MIDMEAN_FACTOR * self.spread_ns * math.sqrt(inflation / cycles)
         return error
 
-    def find_limit(self, chance: float) -> float:
-        """How many standard errors an excess exceeds with this probability by chance alone."""
-        return find_limit(chance, self.freedom)
+    def critical_value(self, alpha: float) -> float:
+        """How many standard errors an excess exceeds with probability ``alpha`` by chance alone."""
+        return t_quantile(alpha, self.degrees_of_freedom)
+
+    def take(self, row: int) -> Lateness:
+        """That of one rank; the others have shown what its noise is."""
+        return dataclasses.replace(self, excess_ns=self.excess_ns[[row]], spread_ns=self.spread_ns[[row]])
 
 
 def measure_lateness(own_ns: FloatArray) -> Lateness:
     """Compares each rank's own time with the median of the others', ``[num_ranks, num_cycles]``."""
-    excess_ns = own_ns - medians_of_others(own_ns)
-    return describe_excess(excess_ns)
+    return describe_excess(own_ns - medians_of_others(own_ns))
 
 
 def describe_excess(excess_ns: FloatArray) -> Lateness:
-    """Finds the noise of excesses, ``[num_ranks, num_cycles]``."""
+    """Estimates the noise of excesses, ``[num_ranks, num_cycles]``."""
     cycles = excess_ns.shape[1]
-    memory = find_memory(excess_ns)
-    inflation = find_inflation(excess_ns, memory)
-    steps = find_spread(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory))
-    whole = find_spread(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
+    autocorrelation = lag1_autocorrelation(excess_ns)
+    inflation = variance_inflation(excess_ns, autocorrelation)
+    steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - autocorrelation))
+    whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, find_median(whole))
     worth = 0.4 * cycles / inflation  # of a robust spread from so many values
     return Lateness(
-        excess_ns=excess_ns, spread_ns=spread_ns, memory=memory, inflation=inflation,
-        freedom=max(MIN_FREEDOM, worth * min(max(len(excess_ns) - 1, 1), 4)),
+        excess_ns=excess_ns, spread_ns=spread_ns, autocorrelation=autocorrelation, variance_inflation=inflation,
+        degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, worth * min(max(len(excess_ns) - 1, 1), 4)),
     )  # fmt: skip
 
 
-def find_changes(lateness: Lateness) -> FloatArray:
+def measure_change(lateness: Lateness) -> FloatArray:
     """Largest cumulative sum of each rank's excess about its mean, in standard errors, ``[num_ranks]``.
 
     Without a change it is the maximum of a Brownian bridge, which exceeds c with probability 2 exp(-2 c ** 2). Source:
     Csoergo and Horvath (1997), Limit Theorems in Change-Point Analysis.
     """
-    through: FloatArray = np.abs(_follow(lateness, np.arange(len(lateness.excess_ns))))
+    through: FloatArray = np.abs(_sum_up(lateness, np.arange(len(lateness.excess_ns))))
     most: FloatArray = through.max(axis=1)
     return most
 
 
-def find_change_limit(chance: float) -> float:
-    """What `find_changes` exceeds with this probability if nothing changes."""
-    return math.sqrt(math.log(2 / chance) / 2)
+def critical_change(alpha: float) -> float:
+    """What `measure_change` exceeds with probability ``alpha`` if nothing changes."""
+    return math.sqrt(math.log(2 / alpha) / 2)
 
 
-def split_cycles(lateness: Lateness, row: int, limit: float) -> list[tuple[int, int]]:
+def split_cycles(lateness: Lateness, row: int, critical_value: float) -> list[tuple[int, int]]:
     """Stretches of cycles in which a rank's excess is constant, as (first, end)."""
-    pieces = [(0, lateness.excess_ns.shape[1])]
+    stretches = [(0, lateness.excess_ns.shape[1])]
     for _ in range(MAX_CHANGES):
-        split = [_split(lateness, row, piece, limit) for piece in pieces]
+        split = [_split(lateness, row, stretch, critical_value) for stretch in stretches]
         if all(len(parts) == 1 for parts in split):
             break
-        pieces = [part for parts in split for part in parts]
-    return pieces
+        stretches = [part for parts in split for part in parts]
+    return stretches
 
 
-def _split(lateness: Lateness, row: int, piece: tuple[int, int], limit: float) -> list[tuple[int, int]]:
-    first, end = piece
-    if end - first < 2 * MIN_SEGMENT:
-        return [piece]
-    through = np.abs(_follow(lateness, np.array([row]), piece)[0])
-    through[: MIN_SEGMENT - 1] = through[len(through) - MIN_SEGMENT :] = 0
+def _split(lateness: Lateness, row: int, stretch: tuple[int, int], critical_value: float) -> list[tuple[int, int]]:
+    first, end = stretch
+    if end - first < 2 * MIN_STRETCH:
+        return [stretch]
+    through = np.abs(_sum_up(lateness, np.array([row]), stretch)[0])
+    through[: MIN_STRETCH - 1] = through[len(through) - MIN_STRETCH :] = 0
     at = int(through.argmax())
-    return [piece] if through[at] < limit else [(first, first + at + 1), (first + at + 1, end)]
+    return [stretch] if through[at] < critical_value else [(first, first + at + 1), (first + at + 1, end)]
 
 
-def _follow(lateness: Lateness, rows: IntArray, piece: tuple[int, int] | None = None) -> FloatArray:
-    """Cumulative sums about the mean, in standard errors of the sum over the piece; far cycles are cut."""
-    first, end = piece or (0, lateness.excess_ns.shape[1])
+def _sum_up(lateness: Lateness, rows: IntArray, stretch: tuple[int, int] | None = None) -> FloatArray:
+    """Cumulative sums about the mean, in standard errors of the sum over the stretch; far cycles are cut."""
+    first, end = stretch or (0, lateness.excess_ns.shape[1])
     excess_ns = lateness.excess_ns[rows, first:end]
     spread_ns = lateness.spread_ns[rows, None]
     centre_ns = find_median(excess_ns, axis=1, keepdims=True)
-    wide_ns = 3 * np.maximum(spread_ns, find_spread(excess_ns)[:, None])
+    wide_ns = 3 * np.maximum(spread_ns, mad_sigma(excess_ns)[:, None])
     away = np.clip(excess_ns - centre_ns, -wide_ns, wide_ns)
     away -= away.mean(axis=1, keepdims=True)
-    scale = spread_ns * math.sqrt((end - first) * lateness.inflation)
+    scale = spread_ns * math.sqrt((end - first) * lateness.variance_inflation)
     sums = np.cumsum(away, axis=1)
     return np.divide(sums, scale, out=np.zeros_like(sums), where=scale > 0)
 
 
-def find_centres(excess_ns: FloatArray) -> FloatArray:
-    """The usual excess of each rank, ns, ``[num_ranks]``."""
-    return midmean(excess_ns)
+def can_hold(cycles: SyncCycles, part: Part) -> BoolArray:
+    """The gaps in which a part can lie, ``[num_collectives]``: those between its neighbours in the order of a step.
+
+    A gap reaches from the part in which the collective before it is issued to the part in which its own is.
+    """
+    count = cycles.work_ns.shape[2]
+    if part not in _ORDER or len(cycles.issued) != count or count == 1:
+        return np.ones(count, dtype=bool)
+    return np.array([_reaches(cycles.issued[index - 1], cycles.issued[index], part, index) for index in range(count)])
 
 
-def find_centre(excess_ns: FloatArray) -> float:
-    """The usual excess of one rank or host, ns, from ``[num_cycles]``."""
-    return float(midmean(excess_ns))
+def _reaches(before: Part, own: Part, part: Part, index: int) -> bool:
+    if before not in _ORDER or own not in _ORDER:
+        return True
+    first, last, at = _ORDER[before], _ORDER[own], _ORDER[part]
+    if last < first or (index == 0 and last == first):
+        last += _COUNT  # it begins in the step before, or in the micro-step before
+    return first <= at <= last or first <= at + _COUNT <= last
+
+
+def _follows_backward(cycles: SyncCycles) -> BoolArray:
+    """The gaps after a wait in a backward, up to the next collective of one, ``[num_collectives]``.
+
+    The wait may have been the end of that backward, and anything may follow: the passes of another model, as of a GAN,
+    or of the next micro-step.
+    """
+    count = cycles.work_ns.shape[2]
+    if len(cycles.issued) != count:
+        return np.zeros(count, dtype=bool)
+    in_backward = np.array([part is Phase.BACKWARD for part in cycles.issued])
+    after_wait = np.concatenate([[False], (in_backward & cycles.is_waited_on)[:-1]])
+    follows: BoolArray = after_wait & in_backward
+    return follows
+
+
+def locate_delay(
+    cycles: SyncCycles, allowed: BoolArray, late_ns: FloatArray, error_ns: FloatArray, total_ns: float
+) -> FloatArray:
+    """Spreads an excess over gaps, ns, ``[num_collectives]``.
+
+    Nobody notices what a rank makes up for before it arrives: where its gaps are longer by less than the excess beyond
+    doubt, only so much is spread, and in gaps after the end of a backward what is beyond doubt there.
+
+    Args:
+        cycles: As recorded.
+        allowed: The gaps in which it can lie.
+        late_ns: Usual excess of the rank's gaps that is not yet explained, ``[num_collectives]``.
+        error_ns: Their standard errors.
+        total_ns: What is spread.
+    """
+    doubt_ns = Z_BEYOND_DOUBT * error_ns
+    noticed_ns = np.where(allowed, np.maximum(late_ns, 0), 0.0)
+    if (noticed_ns + np.where(allowed, doubt_ns, 0.0)).sum() < total_ns:
+        noticed_ns = noticed_ns + np.where(_follows_backward(cycles) & ~allowed & (late_ns > doubt_ns), late_ns, 0.0)
+        capped: FloatArray = noticed_ns * min(1.0, total_ns / max(noticed_ns.sum(), 1.0))
+        return capped
+    sure = np.where(allowed & (late_ns > doubt_ns), late_ns, 0.0)
+    share = sure if sure.sum() >= 0.5 * total_ns else noticed_ns
+    if share.sum() <= 0:
+        usual_ns = np.where(allowed, np.median(cycles.work_ns, axis=(0, 1)), -1.0)
+        share = (np.arange(len(usual_ns)) == int(usual_ns.argmax())).astype(float)
+    spread: FloatArray = share * (total_ns / share.sum())
+    return spread

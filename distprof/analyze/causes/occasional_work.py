@@ -7,47 +7,88 @@ several occasions, and neither explains that. Once is never enough.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.causes.outliers import EVENT_RATIO, OWN_SPREADS, find_costly, find_usual
-from distprof.analyze.stats.autocorrelation import find_memory
+from distprof.analyze.causes.outliers import (
+    ALPHA,
+    ALPHA_PERIOD,
+    EVENT_RATIO,
+    estimate_usual,
+    list_costly_ranks,
+    list_occasions,
+    list_outliers,
+    make_candidate,
+)
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.statistics import bound_share, find_chance, find_median, medians_of_others
+from distprof.analyze.stats.significance import (
+    binomial_tail,
+    correlation_time,
+    estimate_period,
+    lag1_autocorrelation,
+)
+from distprof.analyze.stats.statistics import bound_share, find_median, medians_of_others
 from distprof.facts.run import FloatArray, IntArray
 
 MIN_TIMES = 2
 MIN_OTHERS = 6
 """Readings of other ranks; from fewer nobody can tell how much an occasion's length scatters."""
-MAX_KIND_CHANCE = 0.03
+ALPHA_KIND = 0.03
 """Of naming a rank if occasions of this kind, and nothing else in the run, hold up ranks at random as often as they
 could: two times do on 6 ranks or more, three on 3."""
-MAX_SHARE = 0.5
-"""Of the cycles; what all ranks do more often is a part like others."""
 MIN_STRETCHED = 2
 """Parts; where so many others of a rank's cycle take far longer too, the rank was held up whatever it did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slow:
-    """A rank that is far slower than the others on some occasions."""
+def detect_occasional_work(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """The ranks that are far slower than the others at something that all ranks do now and then.
 
-    row: int
-    at: IntArray
-    """Their cycles, ascending."""
-    excess_ns: FloatArray
-    """Beyond the median of the others, by occasion."""
+    The times are left in what is unexplained, for the finder of events compares them too, and then takes all out.
+    """
+    phase_ns, occasions = unexplained.phase_ns, list_occasions(unexplained)
+    parts = [part for part, occasion in enumerate(occasions) if occasion.sum() > 1]
+    if not parts:
+        return [], unexplained
+    num_parts = list_outliers(unexplained, occasions).num_parts
+    known = [part for part in range(phase_ns.shape[2]) if np.isfinite(phase_ns[:, :, part]).all()]
+
+    @functools.cache
+    def measure_excesses() -> Excesses:
+        return Excesses(
+            [phase_ns[:, ~occasions[part], part] for part in known],
+            [num_parts[:, ~occasions[part]] > MIN_STRETCHED for part in known], cycles.work_ns.sum(axis=2),
+            unexplained.usual_cycle_ns,
+        )  # fmt: skip
+
+    found, usual_cycle_ns = [], unexplained.usual_cycle_ns
+    least_ns = MIN_COST_RATIO * usual_cycle_ns * len(cycles.steps)
+    for part in parts:
+        at = np.flatnonzero(occasions[part])
+        stretched, alpha = num_parts[:, at] >= MIN_STRETCHED, ALPHA / len(parts)
+        for row, slow_at, excess_ns in _list_slow(
+            phase_ns[:, at, part], at, stretched, measure_excesses, usual_cycle_ns, least_ns, alpha
+        ):
+            period, _, p_value = estimate_period(cycles.steps[slow_at], cycles.steps)
+            named_period = period if p_value < ALPHA_PERIOD else None
+            found.append(
+                make_candidate(
+                    cycles, part, row, slow_at, excess_ns, usual_cycle_ns=usual_cycle_ns, period=named_period
+                )
+            )
+    return found, unexplained
 
 
-class Growths:
-    """By how much the readings of a run exceed what their rank usually takes, and the others take: how often is chance
-    so large?"""
+class Excesses:
+    """By how much the readings of a run exceed what their rank usually takes, and what the others take: how often does
+    chance make them so large?"""
 
     def __init__(
-        self, series_ns: Sequence[FloatArray], held: Sequence[BoolArray], total_ns: FloatArray, whole_ns: float
+        self, series_ns: Sequence[FloatArray], held: Sequence[BoolArray], total_ns: FloatArray, usual_cycle_ns: float
     ) -> None:
         """Sorts them.
 
@@ -55,22 +96,21 @@ class Growths:
             series_ns: Own times by part, ``[num_ranks, num_cycles]`` each; short parts are left out.
             held: Of each, where a rank was held up whatever it did; these readings tell nothing.
             total_ns: All own time, ``[num_ranks, num_cycles]``.
-            whole_ns: The usual length of a cycle.
+            usual_cycle_ns: The usual length of a cycle.
         """
         self._parts: list[tuple[float, int, FloatArray]] = []
         for own_ns, held_up in zip(series_ns, held, strict=True):
-            usual_ns, _ = find_usual(own_ns)
+            usual_ns, _ = estimate_usual(own_ns)
             typical_ns = float(find_median(usual_ns))
-            if typical_ns >= EVENT_RATIO * whole_ns:
+            if typical_ns >= EVENT_RATIO * usual_cycle_ns:
                 behind_ns = own_ns - medians_of_others(own_ns)
                 behind_ns -= find_median(behind_ns, axis=1, keepdims=True)
-                grown_ns = np.minimum(own_ns - usual_ns[:, None], behind_ns)[~held_up]
-                self._parts.append((typical_ns, grown_ns.size, np.sort(grown_ns[grown_ns > 0])))
-        memory = find_memory(total_ns - medians_of_others(total_ns))
-        self.apart = (1 + memory) / (1 - memory)
+                over_ns = np.minimum(own_ns - usual_ns[:, None], behind_ns)[~held_up]
+                self._parts.append((typical_ns, over_ns.size, np.sort(over_ns[over_ns > 0])))
+        self.apart = correlation_time(lag1_autocorrelation(total_ns - medians_of_others(total_ns)))
         """Cycles after which a rank's lateness is independent; see `count_independent`."""
 
-    def find_share(self, excess_ns: float, ratio: float) -> float:
+    def bound_share_of(self, excess_ns: float, ratio: float) -> float:
         """The share of the readings that exceed the usual by at least so much, of the part with most such readings.
 
         Args:
@@ -81,55 +121,41 @@ class Growths:
             The upper bound of the share, from as many readings as are independent; 1: nothing is known.
         """
         shares = [1.0] if not self._parts else []
-        for typical_ns, number, grown_ns in self._parts:
-            hits = len(grown_ns) - int(np.searchsorted(grown_ns, min(excess_ns, ratio * typical_ns)))
+        for typical_ns, number, over_ns in self._parts:
+            hits = len(over_ns) - int(np.searchsorted(over_ns, min(excess_ns, ratio * typical_ns)))
             shares.append(bound_share(hits / self.apart, number / self.apart))
         return max(shares)
 
 
-def find_occasions(own_ns: FloatArray, whole_ns: float) -> BoolArray:
-    """The cycles in which every rank takes far longer for a part than it usually does, ``[num_cycles]``.
-
-    Args:
-        own_ns: Own time in the part, ``[num_ranks, num_cycles]``.
-        whole_ns: The usual length of a cycle.
-    """
-    common_ns = own_ns.min(axis=0)
-    if not np.isfinite(common_ns).all() or not common_ns.any():
-        return np.zeros(len(common_ns), dtype=bool)
-    usual_ns, spread_ns = find_usual(common_ns[None])
-    found: BoolArray = common_ns > usual_ns[0] + max(EVENT_RATIO * whole_ns, OWN_SPREADS * float(spread_ns[0]))
-    return found if found.mean() <= MAX_SHARE else np.zeros_like(found)
-
-
-def find_slow(
+def _list_slow(
     own_ns: FloatArray,
     at: IntArray,
     stretched: BoolArray,
-    find_growths: Callable[[], Growths],
-    whole_ns: float,
+    measure_excesses: Callable[[], Excesses],
+    usual_cycle_ns: float,
     least_ns: float,
-    limit: float,
-) -> list[Slow]:
-    """The ranks that are slower on several occasions than chance explains.
+    alpha: float,
+) -> list[tuple[int, IntArray, FloatArray]]:
+    """The ranks that are slower on several occasions than chance explains, with the cycles of these, ascending, and
+    what they take beyond the median of the others, by occasion.
 
     Args:
         own_ns: Own time on each occasion, ``[num_ranks, num_occasions]``.
         at: Their cycles.
         stretched: Where a rank was held up whatever it did, likewise; these readings tell nothing.
-        find_growths: Of all other readings; not called without need.
-        whole_ns: The usual length of a cycle.
+        measure_excesses: Of all other readings; not called without need.
+        usual_cycle_ns: The usual length of a cycle.
         least_ns: What is worth a name, in all.
-        limit: The chance with which any rank may be named falsely.
+        alpha: The probability with which any rank may be named falsely.
     """
     num_ranks, num_occasions = own_ns.shape
     if num_occasions < MIN_TIMES or (num_ranks - 1) * num_occasions < MIN_OTHERS:
         return []
     others_ns = medians_of_others(own_ns)
     excess_ns = np.where(stretched, 0.0, own_ns - others_ns)
-    far = excess_ns > EVENT_RATIO * whole_ns
+    far = excess_ns > EVENT_RATIO * usual_cycle_ns
     found = []
-    for row in find_costly((excess_ns * far).sum(axis=1), least_ns).tolist():
+    for row in list_costly_ranks((excess_ns * far).sum(axis=1), least_ns).tolist():
         rest = _measure_rest(own_ns, stretched, row)
         if len(rest) < MIN_OTHERS:
             continue
@@ -137,12 +163,12 @@ def find_slow(
         order = np.flatnonzero(far[row])
         order = order[np.argsort(-ratio[order], kind="stable")]
         times = int((~stretched[row]).sum())
-        chance, count = _find_best(
-            excess_ns[row, order], ratio[order], at[order], rest, find_growths(), num_ranks, times
+        p_value, count = _test_best(
+            excess_ns[row, order], ratio[order], at[order], rest, measure_excesses(), num_ranks, times
         )
         chosen = np.sort(order[:count])
-        if chance < limit and excess_ns[row, chosen].sum() >= least_ns:
-            found.append(Slow(row=row, at=at[chosen], excess_ns=excess_ns[row, chosen]))
+        if p_value < alpha and excess_ns[row, chosen].sum() >= least_ns:
+            found.append((row, at[chosen], excess_ns[row, chosen]))
     return found
 
 
@@ -158,16 +184,17 @@ def _measure_rest(own_ns: FloatArray, stretched: BoolArray, row: int) -> FloatAr
     return rest
 
 
-def _find_best(
+def _test_best(
     excess_ns: FloatArray,
     ratio: FloatArray,
     at: IntArray,
     rest: FloatArray,
-    growths: Growths,
+    excesses: Excesses,
     num_ranks: int,
     times: int,
 ) -> tuple[float, int]:
-    """The chance that any rank has so many readings so far above the others, for the number that chance explains least.
+    """The p-value of any rank's having so many readings so far above the others, for the number of them that chance
+    explains least, and that number.
 
     One reading is so far above them with at most the share of all other readings of the run that are as far or, if that
     is larger, by how these occasions scatter. Of the latter there are two upper bounds: the share of the other ranks'
@@ -178,7 +205,7 @@ def _find_best(
         ratio: Over the median of the others.
         at: Their cycles.
         rest: `_measure_rest`
-        growths: Of all other readings.
+        excesses: Of all other readings.
         num_ranks: Any of which could have been the one.
         times: How many readings the rank has.
     """
@@ -188,25 +215,25 @@ def _find_best(
     for count in range(MIN_TIMES, len(ratio) + 1):
         least = float(ratio[count - 1])
         hits = int((rest >= least).sum())
-        if _find_kind_chance(count, times, hits, len(rest), num_ranks) * tries > MAX_KIND_CHANCE:
+        if _kind_p_value(count, times, hits, len(rest), num_ranks) * tries > ALPHA_KIND:
             continue
         scatter = min(mean / least, bound_share(hits, len(rest)))
-        share = max(scatter, growths.find_share(excess_ns[:count].min(), least))
+        share = max(scatter, excesses.bound_share_of(excess_ns[:count].min(), least))
         span = int(np.ptp(at[:count]))
-        independent = count if least > float(np.ptp(rest)) else min(count, 1 + math.floor(span / growths.apart))
-        chance = tries * find_chance(count, times, min(share, 1.0)) ** (independent / count)
-        if chance < best:
-            best, chosen = chance, count
+        independent = count if least > float(np.ptp(rest)) else min(count, 1 + math.floor(span / excesses.apart))
+        p_value = tries * binomial_tail(count, times, min(share, 1.0)) ** (independent / count)
+        if p_value < best:
+            best, chosen = p_value, count
     return best, chosen
 
 
-def _find_kind_chance(count: int, times: int, hits: int, others: int, num_ranks: int) -> float:
-    """The chance that a rank has so many far readings, if occasions of this kind hold up ranks at random.
+def _kind_p_value(count: int, times: int, hits: int, others: int, num_ranks: int) -> float:
+    """The probability that a rank has so many far readings, if occasions of this kind hold up ranks at random.
 
     Each reading is far as often as they were. If other ranks have some as well, each may also have been somebody's: one
     rank is held up on every such occasion, now this one and now that.
     """
     share = (count + hits) / (times + others)
-    chance = find_chance(count, times, share) * (1 - find_chance(hits + 1, others, share))
-    somebody = find_chance(count, count + hits, 1 / num_ranks) if hits else 0.0
-    return max(chance, somebody)
+    as_often = binomial_tail(count, times, share) * (1 - binomial_tail(hits + 1, others, share))
+    somebody = binomial_tail(count, count + hits, 1 / num_ranks) if hits else 0.0
+    return max(as_often, somebody)

@@ -6,26 +6,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.statistics import find_median, medians_of_others
-from distprof.facts.run import FloatArray, IntArray
+from distprof.analyze.causes.stalls import FAR_RATIO
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import CandidateCause, Unexplained
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.measured_steps import BoolArray
+from distprof.analyze.stats.statistics import find_median, median_of_others, medians_of_others
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
+from distprof.report.wait_report import Pattern, VerdictKind
 
+ALPHA = 0.005
+"""Of naming any rank of a job for what is chance, family-wise over ranks and parts: by its events, and likewise by what
+all ranks do now and then."""
+ALPHA_PERIOD = 0.001
+"""Of calling the events of a rank that is named regular."""
 EVENT_RATIO = 0.02
 """Share of the cycle by which an event must exceed the usual time and the others."""
-OWN_SPREADS = 4.0
+OWN_SIGMAS = 4.0
 """By how many robust standard deviations an event must exceed the rank's usual time ..."""
-OTHERS_SPREADS = 3.0
+OTHERS_SIGMAS = 3.0
 """... and its usual difference from the others."""
 STEADY_RATIO = 0.8
-"""Share of the cycles; a rank that is late in more is steadily slow, which others find."""
+"""Share of the cycles; a rank that is late in more is steadily slow, which another finder detects."""
 KINDS_APART = 3.0
 """Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
 middle."""
 NOISIER = 3.0
-"""A rank whose spread is this many times the typical rank's is judged by its own."""
+"""A rank whose spread is this many times the typical rank's is compared with its own spread."""
 TAIL_FACTOR = 3.0
 """A rank's events must cost this many times as much as the typical other rank's."""
 GAUSS_QUARTER = 0.6745
 """From the median of a normal distribution to its quartile, in standard deviations."""
+MAX_OCCASIONS_RATIO = 0.5
+"""Of the cycles; what all ranks do more often is a part like others."""
+OFTEN_RATIO = 0.1
+"""Share of the cycles; a rank that is late in so many is intermittently slow, and in fewer it stalls."""
+STALLED_RATIO = 0.2
+"""Share of the cycles up to which events that are each as long as a stall are stalls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,50 +58,91 @@ class Events:
     chosen: IntArray
     """The cycles that were compared, ascending."""
 
-    def find_usual_cycles(self, row: int) -> IntArray:
+    def list_usual_cycles(self, row: int) -> IntArray:
         """The cycles that were compared and in which this rank has no event."""
         return np.setdiff1d(self.chosen, self.at[self.rows == row], assume_unique=True)
 
 
-def find_events(own_ns: FloatArray, part: int, chosen: IntArray, whole_ns: float) -> Events:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outliers:
+    """What takes single ranks far longer than usual in a run."""
+
+    events: list[Events]
+    """By part, in the cycles that are no occasions of it."""
+    num_parts: IntArray
+    """In how many parts there is an event, by rank and cycle: what stretches all parts is of another kind."""
+
+
+def list_occasions(unexplained: Unexplained) -> list[BoolArray]:
+    """By part: the cycles in which every rank takes far longer for it, ``[num_cycles]``."""
+    parts = np.moveaxis(unexplained.phase_ns, 2, 0)
+    return [mark_occasions(own_ns, unexplained.usual_cycle_ns) for own_ns in parts]
+
+
+def list_outliers(unexplained: Unexplained, occasions: list[BoolArray]) -> Outliers:
+    """All of a run, besides its occasions."""
+    events = [
+        list_events(own_ns, part, np.flatnonzero(~occasions[part]), unexplained.usual_cycle_ns)
+        for part, own_ns in enumerate(np.moveaxis(unexplained.phase_ns, 2, 0))
+    ]
+    num_parts = np.zeros(unexplained.phase_ns.shape[:2], dtype=np.int64)
+    for found in events:
+        num_parts[found.rows, found.at] += 1
+    return Outliers(events=events, num_parts=num_parts)
+
+
+def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
+    """The cycles in which every rank takes far longer for a part than it usually does, ``[num_cycles]``.
+
+    Args:
+        own_ns: Own time in the part, ``[num_ranks, num_cycles]``.
+        usual_cycle_ns: The usual length of a cycle.
+    """
+    common_ns = own_ns.min(axis=0)
+    if not np.isfinite(common_ns).all() or not common_ns.any():
+        return np.zeros(len(common_ns), dtype=bool)
+    usual_ns, spread_ns = estimate_usual(common_ns[None])
+    found: BoolArray = common_ns > usual_ns[0] + max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
+    return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
+
+
+def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns: float) -> Events:
     """The events of a part.
 
     Args:
         own_ns: Own time in the part, ``[num_ranks, num_cycles]``; without events if not measured.
         part: Index into `OWN_PARTS`.
         chosen: The cycles that are comparable.
-        whole_ns: The usual length of a cycle.
+        usual_cycle_ns: The usual length of a cycle.
     """
-    least_ns = EVENT_RATIO * whole_ns
+    least_ns = EVENT_RATIO * usual_cycle_ns
     none = Events(part=part, rows=chosen[:0], at=chosen[:0], excess_ns=np.empty(0), chosen=chosen)
     own_ns = np.ascontiguousarray(own_ns if len(chosen) == own_ns.shape[1] else own_ns[:, chosen])
     if len(chosen) < 2 or not own_ns.any() or not np.isfinite(own_ns).all():
         return none
-    usual_ns, spread_ns = find_usual(own_ns)
-    far_ns = np.maximum(least_ns, OWN_SPREADS * spread_ns)
+    usual_ns, spread_ns = estimate_usual(own_ns)
+    far_ns = np.maximum(least_ns, OWN_SIGMAS * spread_ns)
     rows = np.flatnonzero((own_ns > (usual_ns + far_ns)[:, None]).any(axis=1))
     if not len(rows):
         return none
     behind_ns = own_ns[rows] - medians_of_others(own_ns, rows)
-    apart_ns, apart_spread_ns = find_usual(behind_ns)
+    apart_ns, apart_spread_ns = estimate_usual(behind_ns)
     behind_ns -= apart_ns[:, None]
-    grown_ns = own_ns[rows] - usual_ns[rows, None]
-    event = (grown_ns > far_ns[rows, None]) & (
-        behind_ns > np.maximum(least_ns, OTHERS_SPREADS * apart_spread_ns)[:, None]
-    )
-    at = np.nonzero(event)
+    over_ns = own_ns[rows] - usual_ns[rows, None]
+    far_behind_ns = np.maximum(least_ns, OTHERS_SIGMAS * apart_spread_ns)
+    at = np.nonzero((over_ns > far_ns[rows, None]) & (behind_ns > far_behind_ns[:, None]))
     return Events(
-        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=np.minimum(grown_ns, behind_ns)[at], chosen=chosen
+        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=np.minimum(over_ns, behind_ns)[at], chosen=chosen
     )
 
 
-def find_costly(cost_ns: FloatArray, least_ns: float) -> IntArray:
+def list_costly_ranks(cost_ns: FloatArray, least_ns: float) -> IntArray:
     """The ranks whose events cost at least so much, and far more than the typical other rank's, from the cost of each,
     ``[num_ranks]``."""
     return np.flatnonzero(cost_ns >= np.maximum(least_ns, TAIL_FACTOR * medians_of_others(cost_ns)))
 
 
-def find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+def estimate_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The usual value of each row and its robust standard deviation, ``[num_rows]`` each.
 
     Both from the lower side, for events only add. A rank may be late in most cycles: where the values fall apart into
@@ -103,3 +161,34 @@ def find_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     spread = (usual - ranked[rows, top // 4]) / GAUSS_QUARTER
     typical = np.quantile(spread, 0.5, method="lower")
     return usual, np.where(spread > NOISIER * typical, spread, typical)
+
+
+def make_candidate(
+    cycles: SyncCycles,
+    part: int,
+    row: int,
+    at: IntArray,
+    excess_ns: FloatArray,
+    *,
+    usual_cycle_ns: float,
+    period: int | None,
+) -> CandidateCause:
+    """A rank that is named for its events, or for what it does more slowly than others on some occasions."""
+    acts = np.zeros(cycles.work_ns.shape[1], dtype=bool)
+    acts[at] = True
+    late_ns, share = float(find_median(excess_ns)), float(acts.mean())
+    stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * usual_cycle_ns)
+    return CandidateCause(
+        kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],
+        acts=acts, counterfactual=Counterfactual(work_ns={row: _share_out(cycles.work_ns[row], at, excess_ns)}),
+        late_ns=late_ns, pattern=None if stalls else Pattern.INTERMITTENT, period=period,
+    )  # fmt: skip
+
+
+def _share_out(work_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
+    """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``."""
+    over_ns = np.maximum(work_ns[at] - median_of_others(work_ns, at), 0)
+    total_ns = over_ns.sum(axis=1)
+    taken_ns = np.zeros_like(work_ns)
+    taken_ns[at] = over_ns * np.minimum(1, excess_ns / np.maximum(total_ns, 1))[:, None]
+    return taken_ns

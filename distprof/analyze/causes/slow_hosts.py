@@ -2,98 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
-from distprof.analyze.causes.lateness import Lateness, describe_excess, find_centre, find_centres, measure_lateness
-from distprof.analyze.causes.locate_delay import find_gaps, place
-from distprof.analyze.causes.slow_ranks import MAX_CHANCE, is_told
-from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.analyze.replay.candidate import MIN_SHARE, Suspect
-from distprof.analyze.replay.counterfactual import Removal
-from distprof.analyze.stats.statistics import find_median, median_of_others
+from distprof.analyze.causes.lateness import Lateness, can_hold, describe_excess, locate_delay, measure_lateness
+from distprof.analyze.causes.slow_ranks import ALPHA, MIN_PART_RATIO, list_measured_parts
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.statistics import find_median, median_of_others, midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
 MIN_LATE_RATIO = 0.75
 """Share of the host's ranks that must be late by half of what its median rank is, or more."""
-OWN_FACTOR = 1.5
-"""A rank of a slow host that is late by more than this many times the host's excess is late for itself as well."""
 
 
-def find_slow_hosts(
-    cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, hosts: Sequence[str]
-) -> list[Suspect]:
-    """Hosts whose median ranks are late by more than chance, against the median of the other hosts.
-
-    Args:
-        cycles: As recorded.
-        phase_ns: Own time by part, less what is already explained otherwise,
-            ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
-        gap_ns: Own time before each arrival, likewise.
-        hosts: Of each rank.
-    """
-    members = {host: np.flatnonzero(np.array(hosts) == host) for host in dict.fromkeys(hosts)}
-    if len(cycles.steps) < MIN_CYCLES or len(members) < 2 or max(map(len, members.values())) < 2:
-        return []
-    whole_ns = float(find_median(cycles.cycle_ns))
-    parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
-    chance = MAX_CHANCE / (len(members) * max(len(parts), 1))
-    late = {part: measure_lateness(_take_medians(phase_ns[:, :, OWN_PARTS.index(part)], members)) for part in parts}
+def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """Hosts whose median ranks are late by more than chance, against the median of the other hosts."""
+    ranks = unexplained.measured_steps.run.ranks
+    hosts = np.array([ranks[position].host for position in cycles.positions.tolist()])
+    members = {host: np.flatnonzero(hosts == host) for host in dict.fromkeys(hosts.tolist())}
+    if len(members) < 2 or max(map(len, members.values())) < 2:
+        return [], unexplained
+    phase_ns, usual_cycle_ns = unexplained.phase_ns, unexplained.usual_cycle_ns
+    parts = list_measured_parts(phase_ns)
+    alpha = ALPHA / (len(members) * max(len(parts), 1))
+    late = {
+        part: measure_lateness(
+            np.stack([find_median(_own_ns(phase_ns, part)[rows], axis=0) for rows in members.values()])
+        )
+        for part in parts
+    }
     found = []
     for index, (host, rows) in enumerate(members.items()):
-        sure = {part: item.excess_ns[index] for part, item in late.items() if _is_late(item, index, chance, whole_ns)}
-        sure = {part: excess_ns for part, excess_ns in sure.items() if _is_shared(phase_ns, part, rows, excess_ns)}
-        if len(rows) > 1 and sum(map(find_centre, sure.values())) >= MIN_SHARE * whole_ns:
-            found.append(_suspect(cycles, phase_ns, gap_ns, host, rows, sure))
-    return found
+        sure = {
+            part: item.excess_ns[index] for part, item in late.items()
+            if _is_late(item, index, alpha, MIN_PART_RATIO * usual_cycle_ns)
+            and _is_shared(_own_ns(phase_ns, part)[rows], item.excess_ns[index])
+        }  # fmt: skip
+        late_ns = sum(float(midmean(excess_ns)) for excess_ns in sure.values())
+        if len(rows) > 1 and late_ns >= MIN_COST_RATIO * usual_cycle_ns:
+            found.append(_make_candidate(cycles, unexplained, host, rows, sure))
+    return found, unexplained
 
 
-def _take_medians(own_ns: FloatArray, members: Mapping[str, IntArray]) -> FloatArray:
-    return np.stack([find_median(own_ns[rows], axis=0) for rows in members.values()])
+def _own_ns(phase_ns: FloatArray, part: Part) -> FloatArray:
+    return phase_ns[:, :, OWN_PARTS.index(part)]
 
 
-def _is_late(item: Lateness, index: int, chance: float, whole_ns: float) -> bool:
-    limit_ns = item.find_limit(chance) * float(item.find_error(item.excess_ns.shape[1])[index])
-    return find_centre(item.excess_ns[index]) > max(limit_ns, 0.001 * whole_ns)
+def _is_late(item: Lateness, index: int, alpha: float, least_ns: float) -> bool:
+    bound_ns = item.critical_value(alpha) * float(item.standard_error(item.excess_ns.shape[1])[index])
+    return float(midmean(item.excess_ns[index])) > max(bound_ns, least_ns)
 
 
-def _is_shared(phase_ns: FloatArray, part: Part, rows: IntArray, excess_ns: FloatArray) -> bool:
+def _is_shared(own_ns: FloatArray, excess_ns: FloatArray) -> bool:
     """Whether most of the host's ranks take that much longer, and not only its median rank."""
-    own_ns = phase_ns[rows, :, OWN_PARTS.index(part)]
     usual_ns = find_median(own_ns, axis=0) - excess_ns
-    return bool(np.mean(find_centres(own_ns - usual_ns) > 0.5 * find_centre(excess_ns)) >= MIN_LATE_RATIO)
+    return bool(np.mean(midmean(own_ns - usual_ns) > 0.5 * float(midmean(excess_ns))) >= MIN_LATE_RATIO)
 
 
-def drop_covered(ranks: Sequence[Suspect], hosts: Sequence[Suspect]) -> list[Suspect]:
-    """The slow ranks that are not late merely because their host is."""
-    late_ns = {int(row): host.late_ns or 0.0 for host in hosts for row in host.rows}
-    return [item for item in ranks if (item.late_ns or 0.0) > OWN_FACTOR * late_ns.get(int(item.rows[0]), 0.0)]
-
-
-def _suspect(
-    cycles: SyncCycles,
-    phase_ns: FloatArray,
-    gap_ns: FloatArray,
-    host: str,
-    rows: IntArray,
-    sure: dict[Part, FloatArray],
-) -> Suspect:
-    others_ns = median_of_others(gap_ns, rows)
-    steps = len(cycles.steps)
+def _make_candidate(
+    cycles: SyncCycles, unexplained: Unexplained, host: str, rows: IntArray, sure: dict[Part, FloatArray]
+) -> CandidateCause:
+    work_ns, steps = unexplained.work_ns, len(cycles.steps)
+    others_ns = median_of_others(work_ns, rows)
     taken: dict[int, FloatArray] = {}
     for row in rows.tolist():
-        late_gap_ns = (gap_ns[row] - others_ns).T
-        centre_ns, error_ns = find_centres(late_gap_ns), describe_excess(late_gap_ns).find_error(steps)
-        total_ns = np.zeros(gap_ns.shape[2])
+        late_gap_ns = (work_ns[row] - others_ns).T
+        centre_ns, error_ns = midmean(late_gap_ns), describe_excess(late_gap_ns).standard_error(steps)
+        total_ns = np.zeros(work_ns.shape[2])
         for part, excess_ns in sure.items():
-            own_ns = phase_ns[:, :, OWN_PARTS.index(part)]
-            late_ns = find_centre(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)
-            total_ns += place(cycles, find_gaps(cycles, part), centre_ns - total_ns, error_ns, max(late_ns, 0.0))
+            own_ns = _own_ns(unexplained.phase_ns, part)
+            late_ns = max(float(midmean(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)), 0.0)
+            total_ns += locate_delay(cycles, can_hold(cycles, part), centre_ns - total_ns, error_ns, late_ns)
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
-    return Suspect(
-        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(sure, key=lambda part: find_centre(sure[part])), hosts=(host,),
-        acts=np.ones(steps, dtype=bool), late_ns=sum(map(find_centre, sure.values())),
-        excess_ns=np.sum(list(sure.values()), axis=0), pattern=Pattern.PERSISTENT, removal=Removal(gap_ns=taken),
+    usual_ns = {part: float(midmean(excess_ns)) for part, excess_ns in sure.items()}
+    return CandidateCause(
+        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(usual_ns, key=lambda part: usual_ns[part]), hosts=(host,),
+        acts=np.ones(steps, dtype=bool), late_ns=sum(usual_ns.values()), excess_ns=np.sum(list(sure.values()), axis=0),
+        pattern=Pattern.PERSISTENT, counterfactual=Counterfactual(work_ns=taken),
     )  # fmt: skip

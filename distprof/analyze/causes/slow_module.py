@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
-from distprof.analyze.causes.slow_ranks import MAX_CHANCE
-from distprof.analyze.stats.autocorrelation import find_limit
+from distprof.analyze.causes.slow_ranks import ALPHA
+from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import find_excess, median_of_others, medians_of_others, midmean
 from distprof.analyze.summary.modules import choose_alike
 from distprof.facts.modules import ModuleTable
@@ -53,14 +53,14 @@ def find_slow_module(tables: Sequence[ModuleTable], verdict: Verdict) -> SlowMod
     rank_ns, others_ns = midmean(times_ns[row]), midmean(median_of_others(times_ns, row))
     chosen = [
         module for module in np.flatnonzero(excess_ns >= MOST_RATIO * late_ns).tolist()
-        if _stands_out(rank_ns, others_ns, module) and _is_sure(times_ns[:, module], row, MAX_CHANCE / len(excess_ns))
+        if _stands_out(rank_ns, others_ns, module) and _is_significant(times_ns[:, module], row, ALPHA / len(excess_ns))
     ]  # fmt: skip
     if not chosen:
         return None
     most_ns = max(excess_ns[chosen])
     named = max(
         (module for module in chosen if excess_ns[module] >= SAME_RATIO * most_ns),
-        key=lambda module: (_find_depth(alike[0], module), excess_ns[module]),
+        key=lambda module: (_depth_of(alike[0], module), excess_ns[module]),
     )
     return SlowModule(
         name=alike[0].names[named], rank_ns=float(rank_ns[named]), others_ns=float(others_ns[named]),
@@ -75,18 +75,18 @@ def _read_times(table: ModuleTable, phase: Phase) -> FloatArray:
     return table.backward_ns + np.nan_to_num(table.recomputed_ns)
 
 
-def _is_sure(times_ns: FloatArray, row: int, chance: float) -> bool:
+def _is_significant(times_ns: FloatArray, row: int, alpha: float) -> bool:
     """Whether a rank's excess is larger than by chance: by Student's t, because the steps are few.
 
     Args:
         times_ns: Of one module, ``[num_ranks, num_steps]``.
         row: The rank.
-        chance: The probability of an error.
+        alpha: The significance level.
     """
     steps = times_ns.shape[1]
     spread_ns = (times_ns - medians_of_others(times_ns)).std(axis=1, ddof=1)
     error_ns = MIDMEAN_FACTOR * max(spread_ns[row], float(np.median(spread_ns))) / math.sqrt(steps)
-    return bool(midmean(find_excess(times_ns, row)) > find_limit(chance, steps - 1) * error_ns)
+    return bool(midmean(find_excess(times_ns, row)) > t_quantile(alpha, steps - 1) * error_ns)
 
 
 def _stands_out(rank_ns: FloatArray, others_ns: FloatArray, module: int) -> bool:
@@ -98,7 +98,7 @@ def _stands_out(rank_ns: FloatArray, others_ns: FloatArray, module: int) -> bool
     return bool(slower >= MORE_FACTOR * rest)
 
 
-def _find_depth(table: ModuleTable, module: int) -> int:
+def _depth_of(table: ModuleTable, module: int) -> int:
     depth, parent = 0, table.parents[module]
     while parent is not None:
         depth, parent = depth + 1, table.parents[parent]

@@ -8,224 +8,224 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from distprof.analyze.causes.lateness import (
     Lateness,
-    find_centre,
-    find_centres,
-    find_change_limit,
-    find_changes,
+    can_hold,
+    critical_change,
+    locate_delay,
+    measure_change,
     measure_lateness,
     split_cycles,
 )
-from distprof.analyze.causes.locate_delay import find_gaps, place
-from distprof.analyze.causes.segments import Piece
-from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.analyze.replay.candidate import MIN_SHARE, Suspect
-from distprof.analyze.replay.counterfactual import Removal
-from distprof.analyze.stats.statistics import find_median
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.statistics import midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
-MAX_CHANCE = 0.005
-"""Probability that any rank of a job is suspected by chance."""
-LIKELY = 3.0
+ALPHA = 0.005
+"""Probability that any rank of a job is a candidate by chance."""
+Z_LIKELY = 3.0
 """Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
+MIN_PART_RATIO = 0.001
+"""Share of the cycle; a part in which a rank is late by less is left out."""
 MAX_KEPT = 2_000_000
 """Ranks x cycles x parts; of larger jobs every part is measured again for the few ranks that may be late."""
-MAX_SUSPECTS = 6
-TOLD_RATIO = 0.25
+MAX_CANDIDATES = 6
+NAMED_RATIO = 0.25
 """Of the time that a rank loses before a collective: a part that explains less of it is not named."""
-DRIFT = 2.0
+MAX_DRIFT = 2.0
 """A rank that gets slower by a smaller factor at a change point remains one cause."""
+BEYOND_HOST_FACTOR = 1.5
+"""A rank of a slow host that is late by more than this many times the host's excess is late for itself as well."""
+Stretch = tuple[int, int]
+"""Of cycles: the first, and the one after the last."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Rank:
-    """What is known about one rank that may be late."""
+    """What is known about one rank that may be late; each lateness has its row alone."""
 
     row: int
-    parts: dict[Part, Lateness] = field(default_factory=dict)
-    """Of this rank alone: arrays have one row."""
-    pieces: dict[Part, list[Lateness]] = field(default_factory=dict)
-    gaps: list[Lateness] = field(default_factory=list)
-    judged: list[Lateness] = field(default_factory=list)
+    parts: dict[Part, Lateness]
+    gaps: list[Lateness]
+    tested: list[Lateness]
     """Those that may show that it is late."""
+    segments: dict[Part, list[Lateness]] = field(default_factory=dict)
 
 
-def find_steady(
-    cycles: SyncCycles, phase_ns: FloatArray, gap_ns: FloatArray, *, pieces: Sequence[Piece] | None = None
-) -> list[Suspect]:
+def detect_slow_ranks(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
     """The ranks that are late by more than chance, in the whole run or from one change point to the next.
 
-    Args:
-        cycles: As recorded.
-        phase_ns: Own time by part, less what is already explained otherwise,
-            ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
-        gap_ns: Own time before each arrival, likewise.
-        pieces: Of parts, to be judged in place of the gaps, from which what the ranks' speed explains has been taken.
+    Ranks of a slow host that are late because it is are left out.
     """
-    if len(cycles.steps) < MIN_CYCLES:
-        return []
-    whole_ns = float(find_median(cycles.cycle_ns))
-    parts = [part for code, part in enumerate(OWN_PARTS) if is_told(phase_ns[:, :, code])]
+    host_late_ns = {
+        int(row): host.late_ns or 0.0
+        for host in unexplained.candidates if host.kind is VerdictKind.SLOW_HOST for row in host.rows
+    }  # fmt: skip
+    found = [
+        item for item in _list_late(cycles, unexplained)
+        if (item.late_ns or 0.0) > BEYOND_HOST_FACTOR * host_late_ns.get(int(item.rows[0]), 0.0)
+    ]  # fmt: skip
+    return found, unexplained
+
+
+def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCause]:
+    phase_ns, work_ns, segments = unexplained.phase_ns, unexplained.work_ns, unexplained.segments
+    parts = list_measured_parts(phase_ns)
     series = [phase_ns[:, :, OWN_PARTS.index(part)] for part in parts]
-    series += [piece.own_ns for piece in pieces or ()]
-    judged = len(series) + (gap_ns.shape[2] if pieces is None else 0)
-    series += [gap_ns[:, :, index] for index in range(gap_ns.shape[2])]
-    chance = MAX_CHANCE / (len(phase_ns) * max(judged, 1))
+    series += [segment.own_ns for segment in segments or ()]
+    num_tested = len(series) + (work_ns.shape[2] if segments is None else 0)
+    series += [work_ns[:, :, index] for index in range(work_ns.shape[2])]
+    alpha = ALPHA / (len(phase_ns) * max(num_tested, 1))
+    least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
-    looked = itertools.islice(kept or map(measure_lateness, series), judged)
-    score = np.max([_score(item, chance, whole_ns) for item in looked], axis=0)
-    most = min(MAX_SUSPECTS, max(1, len(score) // 2))  # if most ranks were late, the others would be early
+    looked = itertools.islice(kept or map(measure_lateness, series), num_tested)
+    score = np.max([_score(item, alpha, least_ns) for item in looked], axis=0)
+    most = min(MAX_CANDIDATES, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
-    if not rows:
-        return []
-    taken = [[_take(item, row) for row in rows] for item in kept or map(measure_lateness, series)]
+    taken = [[item.take(row) for row in rows] for item in kept or map(measure_lateness, series)] if rows else []
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
         rank = _Rank(
-            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-gap_ns.shape[2] :], judged=own[:judged]
+            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-work_ns.shape[2] :], tested=own[:num_tested]
         )
-        for piece, item in zip(pieces or (), own[len(parts) :], strict=False):
-            rank.pieces.setdefault(OWN_PARTS[piece.code], []).append(item)
-        found += _examine(cycles, rank, chance, whole_ns)
+        for segment, item in zip(segments or (), own[len(parts) :], strict=False):
+            rank.segments.setdefault(OWN_PARTS[segment.code], []).append(item)
+        found += _examine(cycles, rank, alpha, unexplained.usual_cycle_ns)
     return found
 
 
-def is_told(own_ns: FloatArray) -> bool:
-    """Whether a part is measured on all ranks, and takes any time."""
-    return bool(np.isfinite(own_ns).all() and own_ns.any())
+def list_measured_parts(phase_ns: FloatArray) -> list[Part]:
+    """The parts that are measured on all ranks, and take any time."""
+    measured = np.asarray(np.isfinite(phase_ns).all(axis=(0, 1)) & phase_ns.any(axis=(0, 1)))
+    return [part for part, is_measured in zip(OWN_PARTS, measured.tolist(), strict=False) if is_measured]
 
 
-def _score(item: Lateness, chance: float, whole_ns: float) -> FloatArray:
+def _score(item: Lateness, alpha: float, least_ns: float) -> FloatArray:
     """The excess of ranks that are late or change by more than chance, ns, ``[num_ranks]``; 0: neither."""
-    centre_ns = find_centres(item.excess_ns)
-    late = centre_ns > np.maximum(
-        item.find_limit(chance) * item.find_error(item.excess_ns.shape[1]), MIN_SHARE * whole_ns
-    )
-    changed = (find_changes(item) > find_change_limit(chance)) & (item.spread_ns > 0)
+    centre_ns = midmean(item.excess_ns)
+    error_ns = item.standard_error(item.excess_ns.shape[1])
+    late = centre_ns > np.maximum(item.critical_value(alpha) * error_ns, least_ns)
+    changed = (measure_change(item) > critical_change(alpha)) & (item.spread_ns > 0)
     third = np.quantile(item.excess_ns, 0.75, axis=1) if changed.any() else centre_ns
-    score: FloatArray = np.maximum(
-        np.where(late, centre_ns, 0.0), np.where(changed & (third > MIN_SHARE * whole_ns), third, 0.0)
-    )
+    score: FloatArray = np.maximum(np.where(late, centre_ns, 0.0), np.where(changed & (third > least_ns), third, 0.0))
     return score
 
 
-def _take(item: Lateness, row: int) -> Lateness:
-    """That of one rank; the others have told what its noise is."""
-    return dataclasses.replace(item, excess_ns=item.excess_ns[[row]], spread_ns=item.spread_ns[[row]])
-
-
-def _examine(cycles: SyncCycles, rank: _Rank, chance: float, whole_ns: float) -> list[Suspect]:
-    limit = find_change_limit(chance)
-    series = rank.judged
-    changes = [float(find_changes(item)[0]) for item in series]
-    best = int(np.argmax(changes))
-    pieces = [(0, len(cycles.steps))]
-    if changes[best] > limit:
-        pieces = _join_alike(series[best], split_cycles(series[best], 0, limit), MIN_SHARE * whole_ns)
-    found = [_suspect(cycles, rank, piece, chance, whole_ns) for piece in pieces]
+def _examine(cycles: SyncCycles, rank: _Rank, alpha: float, usual_cycle_ns: float) -> list[CandidateCause]:
+    """One candidate for each stretch of cycles in which the rank is late, and equally so."""
+    changes = [float(measure_change(item)[0]) for item in rank.tested]
+    most = rank.tested[int(np.argmax(changes))]
+    stretches = [(0, len(cycles.steps))]
+    if max(changes) > critical_change(alpha):
+        stretches = _join_alike(most, split_cycles(most, 0, critical_change(alpha)), MIN_COST_RATIO * usual_cycle_ns)
+    found = [_make_candidate(cycles, rank, stretch, alpha, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
 
 
-def _join_drifting(found: list[Suspect]) -> list[Suspect]:
-    """Neighbouring pieces in which a rank is late in the same part, by less than `DRIFT` times as much, are one."""
-    joined: list[Suspect] = []
+def _join_drifting(found: list[CandidateCause]) -> list[CandidateCause]:
+    """Neighbouring stretches in which a rank is late in the same part are one, unless it is late by a factor of
+    `MAX_DRIFT` more or less."""
+    joined: list[CandidateCause] = []
     last_ns = 0.0
     for item in found:
         late_ns, row = item.late_ns or 0.0, int(item.rows[0])
         before = joined[-1] if joined else None
         near = before is not None and bool(np.flatnonzero(before.acts)[-1] + 1 == np.flatnonzero(item.acts)[0])
-        if before is None or not near or before.part != item.part or not 1 / DRIFT < late_ns / last_ns < DRIFT:
+        if before is None or not near or before.part != item.part or not 1 / MAX_DRIFT < late_ns / last_ns < MAX_DRIFT:
             joined.append(item)
         else:
             acts = before.acts | item.acts
-            taken_ns = before.removal.gap_ns[row] + item.removal.gap_ns[row]
+            taken_ns = before.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
             whole_ns = taken_ns.sum(axis=1)
             mean_ns = float(whole_ns[acts].mean())
             excess_ns = None if item.excess_ns is None else item.excess_ns - whole_ns + mean_ns
             joined[-1] = dataclasses.replace(
-                before, acts=acts, removal=Removal(gap_ns={row: taken_ns}), late_ns=mean_ns, excess_ns=excess_ns
-            )
+                before, acts=acts, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=mean_ns,
+                excess_ns=excess_ns,
+            )  # fmt: skip
         last_ns = late_ns
     return joined
 
 
-def _join_alike(item: Lateness, pieces: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
-    """Neighbouring pieces whose usual excess differs by less than what is worth a name are one."""
-    joined = pieces[:1]
-    for piece in pieces[1:]:
+def _join_alike(item: Lateness, stretches: list[Stretch], least_ns: float) -> list[Stretch]:
+    """Neighbouring stretches whose usual excess differs by less than what is worth a name are one."""
+    joined = stretches[:1]
+    for stretch in stretches[1:]:
         before = joined[-1]
-        if abs(_find_centre(item, piece) - _find_centre(item, before)) < least_ns:
-            joined[-1] = before[0], piece[1]
+        if abs(_centre_ns(item, stretch) - _centre_ns(item, before)) < least_ns:
+            joined[-1] = before[0], stretch[1]
         else:
-            joined.append(piece)
+            joined.append(stretch)
     return joined
 
 
-def _suspect(cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], chance: float, whole_ns: float) -> Suspect | None:
-    first, end = piece
-    if not any(_is_sure(item, piece, item.find_limit(chance)) for item in rank.judged):
+def _make_candidate(
+    cycles: SyncCycles, rank: _Rank, stretch: Stretch, alpha: float, usual_cycle_ns: float
+) -> CandidateCause | None:
+    first, end = stretch
+    if not any(_is_late(item, stretch, item.critical_value(alpha)) for item in rank.tested):
         return None
-    late = {part: _find_late(rank, part, piece) for part in rank.parts}
-    parts = {part: sum(_find_centre(item, piece) for item in items) for part, items in late.items()}
-    parts = {part: centre_ns for part, centre_ns in parts.items() if centre_ns > 0.001 * whole_ns}
-    gap_late_ns = np.array([_find_centre(item, piece) for item in rank.gaps])
-    gap_error_ns = np.array([float(item.find_error(end - first)[0]) for item in rank.gaps])
+    late = {part: _list_likely(rank, part, stretch) for part in rank.parts}
+    parts = {part: sum(_centre_ns(item, stretch) for item in items) for part, items in late.items()}
+    parts = {part: late_ns for part, late_ns in parts.items() if late_ns > MIN_PART_RATIO * usual_cycle_ns}
+    gap_late_ns = np.array([_centre_ns(item, stretch) for item in rank.gaps])
+    gap_error_ns = np.array([float(item.standard_error(end - first)[0]) for item in rank.gaps])
     taken_ns = np.zeros(len(rank.gaps))
-    for part, centre_ns in parts.items():
-        taken_ns += place(cycles, find_gaps(cycles, part), gap_late_ns - taken_ns, gap_error_ns, centre_ns)
+    for part, late_ns in parts.items():
+        taken_ns += locate_delay(cycles, can_hold(cycles, part), gap_late_ns - taken_ns, gap_error_ns, late_ns)
     rest_ns = np.maximum(gap_late_ns - taken_ns, 0)
-    by_gap = len(rank.judged) > len(rank.parts) and not rank.pieces
-    rest_ns = np.where([by_gap and _is_sure(item, piece, item.find_limit(chance)) for item in rank.gaps], rest_ns, 0.0)
-    rest_ns[rest_ns <= LIKELY * gap_error_ns] = 0.0
-    if cycles.awaits is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
+    gaps_are_tested = len(rank.tested) > len(rank.parts) and not rank.segments
+    sure = [gaps_are_tested and _is_late(item, stretch, item.critical_value(alpha)) for item in rank.gaps]
+    rest_ns = np.where(np.array(sure) & (rest_ns > Z_LIKELY * gap_error_ns), rest_ns, 0.0)
+    if cycles.waits_for is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
-    if taken_ns.sum() < MIN_SHARE * whole_ns:
+    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns:
         return None
     acts = np.zeros(len(cycles.steps), dtype=bool)
     acts[first:end] = True
-    excess = [item.excess_ns[0] for name in parts for item in late[name]] or [
+    excess = [item.excess_ns[0] for part in parts for item in late[part]] or [
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
-    return Suspect(
-        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=_find_part(cycles, rank, piece, parts, rest_ns),
-        acts=acts, removal=Removal(gap_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
-        excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
+    return CandidateCause(
+        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=_choose_part(cycles, rank, stretch, parts, rest_ns),
+        acts=acts, counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}),
+        late_ns=float(taken_ns.sum()), excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip
 
 
-def _find_late(rank: _Rank, part: Part, piece: tuple[int, int]) -> list[Lateness]:
-    """The pieces of a part in which a rank is likely to be late, or all of it."""
-    found = [item for item in rank.pieces.get(part, ()) if _is_sure(item, piece, LIKELY)]
-    return found or [item for item in (rank.parts[part],) if _is_sure(item, piece, LIKELY)]
+def _list_likely(rank: _Rank, part: Part, stretch: Stretch) -> list[Lateness]:
+    """The segments of a part in which a rank is likely to be late, or all of it."""
+    found = [item for item in rank.segments.get(part, ()) if _is_late(item, stretch, Z_LIKELY)]
+    return found or [item for item in (rank.parts[part],) if _is_late(item, stretch, Z_LIKELY)]
 
 
-def _find_centre(item: Lateness, piece: tuple[int, int]) -> float:
-    """The usual excess in a stretch of cycles, ns."""
-    return find_centre(item.excess_ns[0, piece[0] : piece[1]])
+def _centre_ns(item: Lateness, stretch: Stretch) -> float:
+    """The usual excess in a stretch of cycles."""
+    return float(midmean(item.excess_ns[0, stretch[0] : stretch[1]]))
 
 
-def _is_sure(item: Lateness, piece: tuple[int, int], limit: float) -> bool:
+def _is_late(item: Lateness, stretch: Stretch, critical_value: float) -> bool:
     """Whether the usual excess in a stretch of cycles is above 0 by more than so many standard errors."""
-    return _find_centre(item, piece) > limit * float(item.find_error(piece[1] - piece[0])[0])
+    return _centre_ns(item, stretch) > critical_value * float(item.standard_error(stretch[1] - stretch[0])[0])
 
 
-def _find_part(
-    cycles: SyncCycles, rank: _Rank, piece: tuple[int, int], parts: dict[Part, float], rest_ns: FloatArray
+def _choose_part(
+    cycles: SyncCycles, rank: _Rank, stretch: Stretch, parts: dict[Part, float], rest_ns: FloatArray
 ) -> Part | None:
     """The part with the largest excess; where none is sure, of those that can lie in the gaps that are longer."""
     excess = parts or {
-        part: _find_centre(item, piece) for part, item in rank.parts.items()
-        if (find_gaps(cycles, part) & (rest_ns > 0)).any()
+        part: _centre_ns(item, stretch) for part, item in rank.parts.items()
+        if (can_hold(cycles, part) & (rest_ns > 0)).any()
     }  # fmt: skip
     most = max(excess, key=lambda part: excess[part], default=None)
-    known = parts or (most is not None and excess[most] >= TOLD_RATIO * rest_ns.sum())
+    known = parts or (most is not None and excess[most] >= NAMED_RATIO * rest_ns.sum())
     return most if known else None  # it lies in a part that was not measured

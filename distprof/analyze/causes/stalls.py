@@ -14,9 +14,9 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.overhead import choose_clock, read_costs
-from distprof.analyze.stats.statistics import find_median, find_spread
+from distprof.analyze.stats.statistics import find_median, mad_sigma
 from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
 
@@ -50,33 +50,30 @@ class _Times:
 
     arrival_ns: FloatArray
     left_ns: FloatArray
-    gap_growth_ns: FloatArray
+    gap_excess_ns: FloatArray
     """Own time before each arrival, less its median over the cycles."""
-    wait_growth_ns: FloatArray
-    growth_ns: FloatArray
+    wait_excess_ns: FloatArray
+    excess_ns: FloatArray
     """Of the cycles beyond the median one, ``[num_cycles]``."""
 
     def measure_lost(self, window: list[int]) -> float:
         """By how much these cycles took longer than the median one."""
-        return float(self.growth_ns[window].sum())
+        return float(self.excess_ns[window].sum())
 
 
-def mark_far(long_ns: FloatArray) -> BoolArray:
-    """The cycles that take far longer than the median one, by their lengths, ``[num_cycles]``."""
-    far: BoolArray = long_ns > find_far_limit(long_ns)
-    return far
-
-
-def find_far_limit(long_ns: FloatArray) -> float:
+def far_limit_ns(long_ns: FloatArray) -> float:
     """How long a cycle may be before it takes far longer than the median one."""
     middle = float(find_median(long_ns))
-    return middle + max(FAR_RATIO * middle, FAR_SPREADS * float(find_spread(long_ns)))
+    return middle + max(FAR_RATIO * middle, FAR_SPREADS * float(mad_sigma(long_ns)))
 
 
-def find_far(cycles: SyncCycles) -> IntArray:
+def _list_far(long_ns: FloatArray) -> IntArray:
+    return np.flatnonzero(long_ns > far_limit_ns(long_ns))
+
+
+def _list_single(long_ns: FloatArray) -> IntArray:
     """The cycles that are single long ones; none if there are many."""
-    long_ns = cycles.cycle_ns
-    far = np.flatnonzero(mark_far(long_ns))
+    far = _list_far(long_ns)
     parts = sum(-(-len(run) // 2) for run in np.split(far, np.flatnonzero(np.diff(far) > 1) + 1))
     return far if parts <= max(1, MAX_SHARE * len(long_ns)) else far[:0]
 
@@ -94,7 +91,7 @@ def _list_unrecorded(measured_steps: MeasuredSteps) -> list[Stall]:
     compared = np.flatnonzero(costs.shadow | costs.plain)
     if len(compared) < MIN_CYCLES or not costs.plain.any():
         return []
-    far = compared[mark_far(costs.step_ns[compared])]
+    far = compared[_list_far(costs.step_ns[compared])]
     if len(far) > max(1, MAX_SHARE * len(compared)):
         return []
     usual_ns = float(np.median(costs.step_ns[compared]))
@@ -108,40 +105,40 @@ def _list_unrecorded(measured_steps: MeasuredSteps) -> list[Stall]:
 def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> list[Stall]:
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
-    far = find_far(cycles).tolist()
-    times = _follow(cycles) if far else None
+    far = _list_single(cycles.cycle_ns).tolist()
+    times = _measure_times(cycles) if far else None
     found: list[tuple[float, list[int], _Late | None]] = []
     while far and times is not None:
         cycle = far.pop(0)
-        late = _find_late(measured_steps, cycles, times, [cycle])
+        late = _locate_late(measured_steps, cycles, times, [cycle])
         window = [cycle]
         if late is None and far and far[0] == cycle + 1:  # a rank that leaves late makes this cycle and the next longer
             window.append(far.pop(0))
-            late = _find_late(measured_steps, cycles, times, window)
+            late = _locate_late(measured_steps, cycles, times, window)
         found.append((times.measure_lost(window), window, late))
     longest = sorted(found, key=lambda item: -item[0])[:MAX_LISTED]
-    return [_tell(measured_steps, cycles, window, late, lost_ns) for lost_ns, window, late in longest]
+    return [_make_stall(measured_steps, cycles, window, late, lost_ns) for lost_ns, window, late in longest]
 
 
-def _follow(cycles: SyncCycles) -> _Times:
+def _measure_times(cycles: SyncCycles) -> _Times:
     long_ns = cycles.cycle_ns
-    through_ns = np.cumsum(cycles.gap_ns + cycles.exposed_ns, axis=2) + cycles.start_ns[:, :, None]
+    through_ns = np.cumsum(cycles.work_ns + cycles.blocked_ns, axis=2) + cycles.start_ns[:, :, None]
     return _Times(
-        arrival_ns=through_ns - cycles.exposed_ns, left_ns=through_ns,
-        gap_growth_ns=cycles.gap_ns - np.median(cycles.gap_ns, axis=1, keepdims=True),
-        wait_growth_ns=cycles.exposed_ns - np.median(cycles.exposed_ns, axis=1, keepdims=True),
-        growth_ns=long_ns - np.median(long_ns),
+        arrival_ns=through_ns - cycles.blocked_ns, left_ns=through_ns,
+        gap_excess_ns=cycles.work_ns - np.median(cycles.work_ns, axis=1, keepdims=True),
+        wait_excess_ns=cycles.blocked_ns - np.median(cycles.blocked_ns, axis=1, keepdims=True),
+        excess_ns=long_ns - np.median(long_ns),
     )  # fmt: skip
 
 
-def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
+def _locate_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
     """The first rank that arrived so long after all others of its group, if it lost the time alone."""
     needed_ns = LATE_RATIO * times.measure_lost(window)
     found: list[tuple[int, float, int, int]] = []
     for cycle in window:
-        for index, parties in enumerate(cycles.parties):
-            for _, members in parties:
-                last = _find_last(
+        for index, groups in enumerate(cycles.groups):
+            for _, members in groups:
+                last = _choose_last(
                     measured_steps, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns
                 )
                 if last is not None:
@@ -149,19 +146,19 @@ def _find_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times,
     if not found:
         return None
     cycle, _, index, row = min(found)
-    own_ns = times.gap_growth_ns[row, cycle, : index + 1].max()
-    waits_ns = times.wait_growth_ns[row, cycle, :index]
+    own_ns = times.gap_excess_ns[row, cycle, : index + 1].max()
+    waits_ns = times.wait_excess_ns[row, cycle, :index]
     start_ns = float(cycles.start_ns[row, cycle])
     if own_ns >= max(waits_ns.max(initial=0.0), start_ns):
         return _Late(row=row, waited=False)
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
     left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
     members = next(members for _, members in cycles.waited[where] if row in members)
-    alone = _find_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
+    alone = _choose_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
     return _Late(row=row, waited=True) if alone else None
 
 
-def _find_last(
+def _choose_last(
     measured_steps: MeasuredSteps,
     cycles: SyncCycles,
     at_ns: FloatArray,
@@ -186,31 +183,31 @@ def _find_last(
     return int(members[last]) if not apart or lead_ns - bound_ns >= needed_ns else None
 
 
-def _tell(
+def _make_stall(
     measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None, lost_ns: float
 ) -> Stall:
     first = int(cycles.steps[window[0]])
     return Stall(
         step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
         rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
-        phase=_find_phase(measured_steps, cycles, window, late).value, lost_ns=lost_ns,
+        phase=_choose_phase(measured_steps, cycles, window, late).value, lost_ns=lost_ns,
     )  # fmt: skip
 
 
-def _find_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Part:
+def _choose_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Part:
     """Where the rank lost the time; if no rank is named, where the ranks spent it, waits included."""
     if late is not None and not late.waited:
         own_ns = cycles.phase_ns[late.row]
-        growth_ns = own_ns[window] - np.median(own_ns, axis=0)
-        return OWN_PARTS[int(np.argmax(np.nan_to_num(growth_ns).max(axis=0)))]
+        excess_ns = own_ns[window] - np.median(own_ns, axis=0)
+        return OWN_PARTS[int(np.argmax(np.nan_to_num(excess_ns).max(axis=0)))]
     rows = slice(None) if late is None else [late.row]
     steps = cycles.steps[window]
     if late is not None:  # the wait that it left late may be the last of the step before
         steps = np.concatenate([steps[:1] - (steps[0] > 0), steps])
     phase_ns = measured_steps.run.phase_ns(cycles.clock)[cycles.positions[rows]]
-    growth_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
+    excess_ns = np.nan_to_num(phase_ns[:, steps] - np.median(phase_ns[:, cycles.steps], axis=1, keepdims=True))
     between_ns = cycles.phase_ns[rows, :, len(OWN_PHASES) :]
     between_ns = np.nan_to_num(between_ns[:, window] - np.median(between_ns, axis=1, keepdims=True))
-    most = [*growth_ns.mean(axis=0).max(axis=0), *between_ns.mean(axis=0).max(axis=0)]
+    most = [*excess_ns.mean(axis=0).max(axis=0), *between_ns.mean(axis=0).max(axis=0)]
     parts: tuple[Part, ...] = (*PHASES, *Stretch)
     return parts[int(np.argmax(most))]

@@ -1,33 +1,45 @@
 """Do ranks wait for each other because they get different amounts of data? What a rank's tokens explain of its times.
 
-The time per token comes from how a rank's times follow its tokens from step to step. It then also explains a rank that
-always has more tokens than the others.
+The time per token comes from a regression of each rank's own times on its own tokens from step to step. It then also
+explains a rank that always has more tokens than the others. Only what differs between ranks within a step, and from the
+rank's own usual, counts: each step and each rank has an effect of its own, so that neither a slow rank nor a slow step
+is taken for its tokens.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.causes.token_slope import centre, find_slope
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.analyze.replay.candidate import Suspect
-from distprof.analyze.replay.counterfactual import Removal
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.replay.candidate import CandidateCause, Unexplained
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.measured_steps import BoolArray
+from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, t_survival
+from distprof.analyze.stats.statistics import find_median, mad_sigma
 from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import VerdictKind
 
-MAX_CHANCE = 0.005
+ALPHA = 0.005
 """Of finding unequal data where tokens cost no time: family-wise over the parts."""
-MAX_GAP_CHANCE = 0.05
+ALPHA_GAP = 0.05
 """Of a single gap's share, once a part has shown that tokens cost time."""
-MIN_VARIED = 1e-4
+MIN_VARIED_RATIO = 1e-4
 """Share of the tokens by which they must differ between ranks in the usual step."""
 MAX_VALUES = 100_000
 """A regression looks at so many values of ranks and steps, evenly spaced; more would not make it surer ..."""
 MIN_STEPS = 50
 """... but at this many steps at least."""
+TOKEN_SIGMAS = 3.0
+"""Tokens beyond this many robust standard deviations weigh only so much."""
+TIME_SIGMAS = 1.5
+"""Residuals beyond this many robust standard deviations count only so far. Source: Huber (1964)."""
+MAX_ROUNDS = 30
+PRECISION_RATIO = 1e-3
+"""A slope that changes by less, relatively, has converged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,37 +50,46 @@ class UnequalData:
     """By own part, ``[num_parts]``; 0: none that chance does not explain."""
     explained_ns: FloatArray
     """Of a rank's own parts, against a rank with the step's median tokens, ``[num_ranks, num_cycles, num_parts]``."""
-    gap_ns: FloatArray
+    work_ns: FloatArray
     """The same of the own time before each collective, ``[num_ranks, num_cycles, num_collectives]``."""
-    r2: float
-    """Share of the variance of own time between ranks within steps that tokens explain, 0 to 1."""
-    suspect: Suspect
+    candidate: CandidateCause
     """Gives every rank the mean tokens of the step: the work stays the same."""
 
 
-def find_unequal_data(measured_steps: MeasuredSteps, cycles: SyncCycles) -> UnequalData | None:
+def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """At most one candidate; what the amount of data explains is nobody's fault."""
+    found = regress_on_tokens(cycles, unexplained)
+    if found is None:
+        return [], unexplained
+    left = dataclasses.replace(
+        unexplained, phase_ns=unexplained.phase_ns - found.explained_ns, work_ns=unexplained.work_ns - found.work_ns
+    )
+    return [found.candidate], left
+
+
+def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalData | None:
     """Regresses the ranks' own times on their tokens; None: tokens are equal, not known, or cost no time."""
-    tokens = measured_steps.run.column("tokens")[np.ix_(cycles.positions, cycles.steps)]
+    phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
+    tokens = unexplained.measured_steps.run.column("tokens")[np.ix_(cycles.positions, cycles.steps)]
     known: BoolArray = np.logical_and.reduce(np.isfinite(tokens), axis=0)
-    if known.sum() < MIN_CYCLES or len(tokens) < 2:
+    if known.sum() < MIN_CYCLES:
         return None
     looked = _choose_steps(known, len(tokens))
     varied = centre(tokens[:, looked])
-    if np.sqrt(np.mean(varied**2)) <= MIN_VARIED * tokens[:, looked].mean():  # 0 and 0: not counted
+    if np.sqrt(np.mean(varied**2)) <= MIN_VARIED_RATIO * tokens[:, looked].mean():  # 0 and 0: not counted
         return None
-    chances = [_regress(cycles.phase_ns[:, looked, part], varied) for part in range(cycles.phase_ns.shape[2])]
-    measured = sum(np.isfinite(slope) for slope, _ in chances)
-    slopes = np.array([slope if chance * measured < MAX_CHANCE else 0.0 for slope, chance in chances])
+    parts = [_regress(phase_ns[:, looked, part], varied) for part in range(phase_ns.shape[2])]
+    measured = sum(np.isfinite(slope.ns_per_token) for slope in parts)
+    slopes = np.array([slope.ns_per_token if slope.p_value * measured < ALPHA else 0.0 for slope in parts])
     if not slopes.any():
         return None
-    gaps = [_regress(cycles.gap_ns[:, looked, index], varied) for index in range(cycles.gap_ns.shape[2])]
-    gap_slopes = np.array([slope if chance < MAX_GAP_CHANCE else 0.0 for slope, chance in gaps])
+    gaps = [_regress(work_ns[:, looked, index], varied) for index in range(work_ns.shape[2])]
+    gap_slopes = np.array([slope.ns_per_token if slope.p_value < ALPHA_GAP else 0.0 for slope in gaps])
     tokens = np.where(known, tokens, 0.0)
     more = tokens - np.median(tokens, axis=0)
     return UnequalData(
-        ns_per_token=slopes, explained_ns=more[:, :, None] * slopes, gap_ns=more[:, :, None] * gap_slopes,
-        r2=_find_r2(cycles.phase_ns[:, known], tokens[:, known], slopes),
-        suspect=_suspect(tokens, slopes, gap_slopes),
+        ns_per_token=slopes, explained_ns=more[:, :, None] * slopes, work_ns=more[:, :, None] * gap_slopes,
+        candidate=_make_candidate(tokens, slopes, gap_slopes),
     )  # fmt: skip
 
 
@@ -79,24 +100,105 @@ def _choose_steps(known: BoolArray, num_ranks: int) -> BoolArray:
     return looked
 
 
-def _regress(own_ns: FloatArray, tokens: FloatArray) -> tuple[float, float]:
-    """Time per token and its chance; NaN and 1 for a part that was not measured or took no time."""
+def _regress(own_ns: FloatArray, tokens: FloatArray) -> Slope:
+    """NaN and 1 for a part that was not measured or took no time."""
     if not np.isfinite(own_ns).all() or not own_ns.any():
-        return np.nan, 1.0
-    slope = find_slope(own_ns, tokens)
-    return slope.ns_per_token, slope.chance
+        return Slope(ns_per_token=np.nan, p_value=1.0)
+    return estimate_slope(own_ns, tokens)
 
 
-def _find_r2(phase_ns: FloatArray, tokens: FloatArray, slopes: FloatArray) -> float:
-    own_ns = np.nan_to_num(phase_ns).sum(axis=2)
-    own_ns -= own_ns.mean(axis=0)
-    rest_ns = own_ns - slopes.sum() * (tokens - tokens.mean(axis=0))
-    return float(np.clip(1 - (rest_ns**2).sum() / (own_ns**2).sum(), 0, 1))
-
-
-def _suspect(tokens: FloatArray, slopes: FloatArray, gap_slopes: FloatArray) -> Suspect:
+def _make_candidate(tokens: FloatArray, slopes: FloatArray, gap_slopes: FloatArray) -> CandidateCause:
     more = tokens - tokens.mean(axis=0)
-    return Suspect(
+    return CandidateCause(
         kind=VerdictKind.UNEQUAL_DATA, rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())],
-        acts=more.any(axis=0), removal=Removal(gap_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
+        acts=more.any(axis=0), counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
+        reason="own time follows the amount of data, which differs between ranks",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slope:
+    """Time per token."""
+
+    ns_per_token: float
+    p_value: float
+    """Of a slope so far above 0 if tokens cost no time."""
+
+
+def centre(values: FloatArray) -> FloatArray:
+    """Values less the means of their rows and columns: what is neither the rank's nor the step's."""
+    rows, columns = values.mean(axis=1, keepdims=True), values.mean(axis=0)
+    centred: FloatArray = values - rows - columns + values.mean()
+    return centred
+
+
+def estimate_slope(own_ns: FloatArray, tokens: FloatArray) -> Slope:
+    """Regresses times on tokens, ``[num_ranks, num_steps]`` each, with effects of ranks and steps.
+
+    Outlying times are clipped (Huber's estimate by modified residuals), and outlying tokens weigh only as much as far
+    ones. The error is by step, so that it holds whatever ranks have in common, with each step left out in turn, and
+    grows with the steps' autocorrelation.
+
+    Args:
+        own_ns: Finite.
+        tokens: As `centre` leaves them, not all 0.
+    """
+    weights = centre(_clip(tokens, TOKEN_SIGMAS))
+    if not weights.any():
+        weights = tokens
+    whole = float((weights * tokens).sum())
+    rest = _level(own_ns)
+    slope = _guess(rest, _level(tokens))
+    rest -= slope * tokens
+    for _ in range(MAX_ROUNDS):
+        clipped = _clip(rest, TIME_SIGMAS)
+        effect = centre(clipped)
+        change = float((weights * effect).sum()) / whole
+        slope += change
+        rest -= clipped - effect + change * tokens
+        if abs(change) <= PRECISION_RATIO * abs(slope):
+            break
+    clipped = _clip(rest, TIME_SIGMAS)
+    inside = float(np.mean(clipped == rest))  # the others do not move with the slope
+    return Slope(ns_per_token=slope, p_value=_p_value(slope * inside, tokens, weights, centre(clipped)))
+
+
+def _level(values: FloatArray) -> FloatArray:
+    """Values less the medians of their columns, then of their rows."""
+    level = values - find_median(values, axis=0)
+    level -= find_median(level, axis=1, keepdims=True)
+    return level
+
+
+def _guess(own_ns: FloatArray, tokens: FloatArray) -> float:
+    """Median time per token of the half of the values whose tokens differ most: where the rounds start."""
+    size = np.abs(tokens)
+    if not size.any():
+        return 0.0
+    chosen = size >= find_median(size[size > 0])
+    return float(find_median(own_ns[chosen] / tokens[chosen]))
+
+
+def _clip(values: FloatArray, sigmas: float) -> FloatArray:
+    limit = sigmas * float(mad_sigma(values.ravel()))
+    clipped: FloatArray = np.clip(values, -limit, limit)
+    return clipped
+
+
+def _p_value(slope: float, tokens: FloatArray, weights: FloatArray, rest: FloatArray) -> float:
+    """Of a slope so far above 0: Student's t, on as many steps as are independent."""
+    if slope <= 0:
+        return 1.0
+    shares = (weights * tokens).sum(axis=0)
+    leverage = np.abs(shares) / np.abs(shares).sum()
+    scores = (weights * rest).sum(axis=0) / np.maximum(1 - leverage, 1e-9)  # as if its step had been left out
+    whole, apart = float(scores @ scores), 1.0
+    if whole > 0:
+        own = float(scores[1:] @ scores[:-1]) / whole
+        apart = correlation_time(max(own, lag1_autocorrelation(weights) * lag1_autocorrelation(rest), 0.0))
+    degrees_of_freedom = 1 / float(leverage @ leverage) / apart - 2
+    if degrees_of_freedom < 1:
+        return 1.0
+    if whole == 0:
+        return 0.0
+    return t_survival(slope * float(shares.sum()) / math.sqrt(whole * apart), degrees_of_freedom)

@@ -6,12 +6,14 @@ the errors of the readings and any change of rate between them. Times closer tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from distprof.facts.run import ClockReading, FloatArray, IntArray, Run
+from distprof.report.wait_report import ClockReport
 
 MAX_DRIFT_RATIO = 1e-4
 """How fast two clocks may drift apart where there is one reading: two crystals within 50 parts per million each."""
@@ -104,9 +106,7 @@ def map_clocks(run: Run) -> ClockMap:
     """Maps the ranks' clocks to rank 0's. Without readings, ranks of one host share a clock; those of several hosts
     have unknown clocks.
     """
-    readings: dict[int, list[ClockReading]] = {}
-    for reading in run.meta.clock_readings:
-        readings.setdefault(reading.rank, []).append(reading)
+    readings = _readings_by_rank(run)
     shared = not readings and len({info.host for info in run.ranks}) <= 1
     found: dict[tuple[tuple[int, int, int], ...], int] = {((0, 0, 0),): 0}
     clock = []
@@ -120,6 +120,13 @@ def map_clocks(run: Run) -> ClockMap:
         clock=np.array(clock, dtype=np.int64),
         tracks=tuple(Track(at_ns=at, offset_ns=offset, bound_ns=bound) for at, offset, bound in tracks),
     )
+
+
+def _readings_by_rank(run: Run) -> dict[int, list[ClockReading]]:
+    readings: dict[int, list[ClockReading]] = {}
+    for reading in run.meta.clock_readings:
+        readings.setdefault(reading.rank, []).append(reading)
+    return readings
 
 
 def _order_readings(readings: list[ClockReading]) -> tuple[tuple[int, int, int], ...]:
@@ -147,3 +154,24 @@ def _find_neighbours(knots: FloatArray, at: FloatArray) -> tuple[IntArray, IntAr
     left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     outside = (at < knots[0]) | (at > knots[-1])
     return np.where(outside, 0, left), np.where(outside, len(knots) - 1, left + 1)
+
+
+def report_clocks(run: Run) -> list[ClockReport]:
+    """One entry per clock. Ranks with the same readings share a clock."""
+    hosts = {info.rank: info.host for info in run.ranks}
+    clocks: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
+    for rank, own in sorted(_readings_by_rank(run).items()):
+        clocks.setdefault(tuple((item.at_ns, item.offset_ns, item.bound_ns) for item in own), []).append(rank)
+    return [
+        ClockReport(
+            host=hosts.get(ranks[0], f"host of rank {ranks[0]}"), ranks=tuple(ranks), offset_ns=float(key[0][1]),
+            bound_ns=float(max(bound for _, _, bound in key)), drift_ratio=drift_ratio(key),
+        )
+        for key, ranks in clocks.items()
+    ]  # fmt: skip
+
+
+def drift_ratio(key: Sequence[tuple[float, float, float]]) -> float | None:
+    """How fast two clocks drift apart, from (at, offset, bound) of several readings. None: there is one."""
+    (first, offset, _), (last, later, _) = key[0], key[-1]
+    return (later - offset) / (last - first) if last > first else None

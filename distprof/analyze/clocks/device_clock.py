@@ -8,14 +8,17 @@ distance is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, map_clocks
+from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, drift_ratio, map_clocks
+from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import UNEVEN_KINDS, Collectives, FloatArray, IntArray, Run
+from distprof.report.device_clock_report import DeviceClockReport
 
 END_SKEW_NS = 20_000.0
 """How far apart the ends of one collective may really be."""
@@ -117,7 +120,7 @@ def map_device_clocks(run: Run) -> DeviceClockMap:
     return replace(clocks, checks=_check_ends(run, clocks))
 
 
-def find_host_times(run: Run, position: int, times_ns: npt.ArrayLike) -> FloatArray:
+def map_to_host(run: Run, position: int, times_ns: npt.ArrayLike) -> FloatArray:
     """Times of one rank's device on its own host's clock, by the anchors alone; NaN: unknown."""
     track, _ = _read_track(run, position)
     clock = np.full(len(run.ranks), UNKNOWN)
@@ -131,7 +134,7 @@ def _read_track(run: Run, position: int) -> tuple[Track | None, int]:
     there = np.flatnonzero(np.isfinite(host) & np.isfinite(device) & np.isfinite(bound))
     order = there[np.argsort(host[there], kind="stable")]
     track = Track(at_ns=host[order], offset_ns=device[order] - host[order], bound_ns=bound[order])
-    kept = _find_longest(track)
+    kept = _longest_consistent(track)
     left_out = len(order) - len(kept)
     if not len(kept):
         return None, left_out
@@ -139,7 +142,7 @@ def _read_track(run: Run, position: int) -> tuple[Track | None, int]:
     return Track(at_ns=track.at_ns[kept], offset_ns=track.offset_ns[kept], bound_ns=track.bound_ns[kept]), left_out
 
 
-def _find_longest(track: Track) -> IntArray:
+def _longest_consistent(track: Track) -> IntArray:
     """The longest row of anchors in which each agrees with the one before, if it is more than half of them."""
     num = len(track.at_ns)
     if num < 2 or _agree(track, np.arange(num - 1), np.arange(1, num)).all():
@@ -193,3 +196,53 @@ def _map_ends(table: Collectives, clocks: DeviceClockMap) -> FloatArray:
     even = [index for index, kind in enumerate(table.kinds) if kind not in UNEVEN_KINDS]
     ends = table.end_ns[:, steps][:, :, even]
     return np.stack([clocks.to_reference(int(position), ends[row]) for row, position in enumerate(table.ranks)])
+
+
+def report_device_clocks(run: Run) -> list[DeviceClockReport]:
+    """One entry per rank; none if no rank has anchors."""
+    if not np.isfinite(run.column("anchor_host_ns")).any():
+        return []
+    clocks = map_device_clocks(run)
+    return [_report_device_clock(run, clocks, position) for position in range(len(run.ranks))]
+
+
+def note_device_clocks(reports: Sequence[DeviceClockReport]) -> list[str]:
+    """What does not agree."""
+    notes = []
+    apart = {item.rank: item.against for item in reports if item.agrees is False}
+    if apart:
+        others = name_ranks([rank for rank in apart.values() if rank is not None])
+        notes.append(
+            f"common collectives end farther apart on {name_ranks([*apart])} and {others} than their device clocks can "
+            "be wrong: the distance is taken as the bound"
+        )
+    contrary = {item.rank: item.anchors_left_out for item in reports if item.anchors_left_out}
+    if contrary:
+        number, ranks = sum(contrary.values()), name_ranks([*contrary])
+        notes.append(f"{ranks}: {number} reading(s) of the device clock contradict the others and are left out")
+    return notes
+
+
+def _report_device_clock(run: Run, clocks: DeviceClockMap, position: int) -> DeviceClockReport:
+    number, check = int(clocks.devices.clock[position]), clocks.checks.get(position)
+    times_ns = run.column("begin_device_ns")[position]
+    track = None if number == UNKNOWN else clocks.devices.tracks[number]
+    own_ns = whole_ns = drift = None
+    if track is not None:
+        times_ns = np.concatenate([times_ns[np.isfinite(times_ns)], track.at_ns + track.offset_ns])
+        span = float(times_ns.min()), float(times_ns.max())
+        own_ns, whole_ns = clocks.worst_host_bound_ns(position, *span), clocks.worst_bound_ns(position, *span)
+        drift = drift_ratio(
+            [*zip(track.at_ns.tolist(), track.offset_ns.tolist(), track.bound_ns.tolist(), strict=True)]
+        )
+    return DeviceClockReport(
+        rank=run.ranks[position].rank,
+        anchors=0 if track is None else len(track.at_ns),
+        anchors_left_out=int(clocks.num_left_out[position]),
+        drift_ratio=drift,
+        host_bound_ns=own_ns,
+        bound_ns=whole_ns if whole_ns is not None and math.isfinite(whole_ns) else None,
+        against=None if check is None else run.ranks[check.against].rank,
+        end_gap_ns=None if check is None else check.gap_ns,
+        agrees=None if check is None else check.agrees,
+    )

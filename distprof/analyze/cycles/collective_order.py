@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase, Run
+from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Part, Phase, Run
 
 MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
@@ -18,33 +18,43 @@ ROUNDED_NS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedCollectives:
-    """Every rank's collectives in order of issue; the same index means the same kind and phase on every rank.
+class IssuedCollectives:
+    """What the ranks that count issue and wait for in a step, in order of issue.
 
     On the device clock, waits that begin later than their collective is issued are entries of their own.
     """
 
+    clock: Clock = Clock.HOST
     positions: IntArray
     """Positions in ``Run.ranks``, ``[num_ranks]``."""
     steps: IntArray
-    """``[num_steps]``"""
-    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each collective the groups that run it: name, and members as rows of axis 0 below; empty: a later wait."""
-    phases: tuple[Phase, ...]
-    """``[num_collectives]``, like the next two."""
-    kinds: tuple[CollectiveKind, ...]
-    sizes_bytes: tuple[int | None, ...]
+    """Positions on axis 1 of ``Run.rows``, ``[num_steps]``."""
+    groups: tuple[tuple[tuple[str, IntArray], ...], ...]
+    """For each collective the groups that run it: name, and members as rows of axis 0 of what is measured. Empty: it is
+    a later wait for one."""
+    is_waited_on: BoolArray
+    """Whether the ranks wait here, where they issue it or later, ``[num_collectives]``; always true of the last one."""
+    issued: tuple[Part, ...] = ()
+    """The part in which each collective is issued, ``[num_collectives]``. Empty, like the next two: not known."""
+    kinds: tuple[CollectiveKind, ...] = ()
+    sizes_bytes: tuple[int | None, ...] = ()
     """Of the group that is listed first; None: not known."""
-    blocking: BoolArray
-    """``[num_collectives]``"""
+    waits_for: IntArray | None = None
+    """Of a wait for an earlier collective, the index of that one; -1: a collective, ``[num_collectives]``. None: ranks
+    wait only where they issue."""
+    predecessor: IntArray | None = None
+    """Of a collective, the index of an earlier one after which it comes on its stream; -1: none. None: nowhere, except
+    that each follows the one before it in its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedCollectives(IssuedCollectives):
+    """When that was; the same index means the same kind and phase on every rank."""
+
     arrival_ns: FloatArray
     """On the rank's own clock, ``[num_ranks, num_steps, num_collectives]``; so are the next two."""
     end_ns: FloatArray
     exposed_ns: FloatArray
-    clock: Clock = Clock.HOST
-    awaits: IntArray | None = None
-    """As in `distprof.analyze.cycles.sync_cycles.SyncCycles`; so is the next."""
-    follows: IntArray | None = None
     took_ns: FloatArray | None = None
     """On the device clock, from when it could start on a rank until its end there; NaN: nothing follows from it."""
 
@@ -56,7 +66,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
         None where the ranks do not issue the same kinds in the same order, or none is waited for.
     """
     positions = np.flatnonzero(measured_steps.present)
-    tables, steps = find_steps(measured_steps, len(positions))
+    tables, steps = list_steps(measured_steps, len(positions))
     if not len(steps):
         return None
     found = [_find_order(tables, int(position), steps) for position in positions]
@@ -72,16 +82,16 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
             arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
             end_ns[row, :, index] = table.end_ns[member, at, column]
             exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
-    blocking: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
-    if not blocking.any():
+    is_waited_on: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    if not is_waited_on.any():
         return None
-    count = int(np.flatnonzero(blocking)[-1]) + 1
-    parties = tuple(find_parties(tables, [item.order[index][0] for item in orders]) for index in range(count))
+    count = int(np.flatnonzero(is_waited_on)[-1]) + 1
+    groups = tuple(list_groups(tables, [item.order[index][0] for item in orders]) for index in range(count))
     return OrderedCollectives(
-        positions=positions, steps=steps, parties=parties, phases=tuple(phase for _, phase in first.shape[:count]),
+        positions=positions, steps=steps, groups=groups, issued=tuple(phase for _, phase in first.shape[:count]),
         kinds=tuple(CollectiveKind(kind) for kind, _ in first.shape[:count]),
         sizes_bytes=tuple(tables[number].sizes_bytes[column] for number, _, column in first.order[:count]),
-        blocking=blocking[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
+        is_waited_on=is_waited_on[:count], arrival_ns=arrival_ns[:, :, :count], end_ns=end_ns[:, :, :count],
         exposed_ns=exposed_ns[:, :, :count],
     )  # fmt: skip
 
@@ -112,7 +122,7 @@ def choose_tables(measured_steps: MeasuredSteps, clock: Clock = Clock.HOST) -> l
     return [table for _, table in best.values()]
 
 
-def find_steps(
+def list_steps(
     measured_steps: MeasuredSteps, num_ranks: int, clock: Clock = Clock.HOST
 ) -> tuple[list[Collectives], IntArray]:
     """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
@@ -158,7 +168,7 @@ def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _O
     )
 
 
-def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple[tuple[str, IntArray], ...]:
+def list_groups(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple[tuple[str, IntArray], ...]:
     """The groups that run a collective, with their members, from the number of each rank's table."""
     members: dict[int, list[int]] = {}
     for row, number in enumerate(numbers):
@@ -166,7 +176,7 @@ def find_parties(tables: Sequence[Collectives], numbers: Sequence[int]) -> tuple
     return tuple((tables[number].group, np.array(rows)) for number, rows in members.items())
 
 
-def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatArray:
+def resume_times(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatArray:
     """When each rank goes on after each collective, in the shape of the arrivals and on the same clocks.
 
     A host may issue several collectives before it waits for the first one. Then the waits follow each other, and none
@@ -174,7 +184,7 @@ def find_resumed(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatAr
 
     Args:
         ordered: The collectives.
-        exposed_ns: Waited for each; 0 where not blocking.
+        exposed_ns: Waited for each; 0 where ranks do not wait.
     """
     arrival_ns = ordered.arrival_ns
     resume_ns: FloatArray = arrival_ns + exposed_ns

@@ -73,7 +73,7 @@ def take_parts(
     steps: IntArray,
     before: IntArray,
     *,
-    last: Phase,
+    last: Part,
     tail_ns: FloatArray | None,
     between: TimeBetween | None,
 ) -> FloatArray:
@@ -117,7 +117,7 @@ def take_parts(
 
 
 def _read_after(
-    measured_steps: MeasuredSteps, clock: Clock, positions: IntArray, steps: IntArray, last: Phase
+    measured_steps: MeasuredSteps, clock: Clock, positions: IntArray, steps: IntArray, last: Part
 ) -> FloatArray:
     """The own time of the phases that follow a step's last collective, ns, ``[num_ranks, len(steps)]``."""
     after_ns = np.zeros((len(positions), len(steps)))
@@ -127,11 +127,11 @@ def _read_after(
     return after_ns
 
 
-def _list_after(last: Phase) -> list[Phase]:
+def _list_after(last: Part) -> list[Phase]:
     return [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
 
 
-def _find_after(taken: FloatArray, last: Phase, tail_ns: FloatArray | None) -> list[Phase]:
+def _find_after(taken: FloatArray, last: Part, tail_ns: FloatArray | None) -> list[Phase]:
     """The phases that follow the last wait."""
     after = _list_after(last)
     if tail_ns is None or last is not Phase.OTHER:
@@ -150,23 +150,27 @@ def _move_tail(other_ns: FloatArray, rest_ns: FloatArray, steps: IntArray, befor
         before: The position of the step just before each; -1: unknown.
     """
     moved_ns = np.clip(np.nan_to_num(rest_ns), 0, np.nan_to_num(other_ns))
-    at = np.searchsorted(steps, np.maximum(before, 0))
-    known = (before >= 0) & (steps[np.minimum(at, len(steps) - 1)] == before)
-    usual = np.median(moved_ns, axis=1, keepdims=True)
-    came_ns = np.where(known, moved_ns[:, np.minimum(at, len(steps) - 1)], usual)
-    kept: FloatArray = other_ns - moved_ns + came_ns
+    kept: FloatArray = other_ns - moved_ns + take_from_before(moved_ns, steps, before)
     return kept
 
 
-def take_tails(steps: IntArray, before: IntArray, own_tail_ns: FloatArray) -> FloatArray:
-    """From the end of the last wait of the step before to its end; the rank's median where that is unknown.
+def take_from_before(
+    values_ns: FloatArray, steps: IntArray, before: IntArray, otherwise_ns: FloatArray | None = None
+) -> FloatArray:
+    """What each cycle has from the step before it, ``[num_ranks, num_cycles]``.
 
     Args:
+        values_ns: What each step leaves to the next, such as the time from the end of its last wait to its own end,
+            ``[num_ranks, num_cycles]``.
         steps: Positions on axis 1 of ``Run.rows``, of the cycles.
         before: The position of the step just before each; -1: unknown.
-        own_tail_ns: From the end of each step's last wait to its own end, ``[num_ranks, num_cycles]``.
+        otherwise_ns: Where that is unknown, in a shape that fits. None: the rank's median.
     """
-    return _take_known(steps, before, own_tail_ns, find_median(own_tail_ns, axis=1, keepdims=True))
+    if otherwise_ns is None:
+        otherwise_ns = find_median(values_ns, axis=1, keepdims=True)
+    at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
+    taken: FloatArray = np.where((before >= 0) & (steps[at] == before), values_ns[:, at], otherwise_ns)
+    return taken
 
 
 def guess_tails(
@@ -177,20 +181,15 @@ def guess_tails(
     before: IntArray,
     own_tail_ns: FloatArray,
     *,
-    last: Phase,
+    last: Part,
 ) -> FloatArray:
-    """The same where collectives are timed in some steps only: of the step before, the rows know how long the phases
-    after its last wait, issued in ``last``, took, and the rest of its tail is as usual."""
+    """From the end of the last wait of the step before to its end, where collectives are timed in some steps only: of
+    the step before, the rows know how long the phases after its last wait, issued in ``last``, took, and the rest of
+    its tail is as usual."""
     after_ns, before_ns = (
         _read_after(measured_steps, clock, positions, chosen, last) for chosen in (steps, before)
     )  # fmt: skip
     rest_ns = find_median(own_tail_ns - after_ns, axis=1, keepdims=True)
     usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
     guessed_ns = np.where(before >= 0, np.maximum(rest_ns + before_ns, 0), usual_ns)
-    return _take_known(steps, before, own_tail_ns, guessed_ns)
-
-
-def _take_known(steps: IntArray, before: IntArray, own_tail_ns: FloatArray, otherwise_ns: FloatArray) -> FloatArray:
-    at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
-    tails: FloatArray = np.where((before >= 0) & (steps[at] == before), own_tail_ns[:, at], otherwise_ns)
-    return tails
+    return take_from_before(own_tail_ns, steps, before, guessed_ns)

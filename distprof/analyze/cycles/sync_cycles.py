@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.cycles.collective_order import OrderedCollectives, find_resumed, order_collectives
-from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_between, take_parts, take_tails
-from distprof.analyze.cycles.device_order import order_on_device
-from distprof.analyze.cycles.early_transfer import Ahead
-from distprof.analyze.cycles.transfers import find_device_transfers, find_transfers
+from distprof.analyze.cycles.collective_order import (
+    IssuedCollectives,
+    OrderedCollectives,
+    order_collectives,
+    resume_times,
+)
+from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_between, take_from_before, take_parts
+from distprof.analyze.cycles.device_collectives import order_on_device
+from distprof.analyze.cycles.transfers import Ahead, measure_device_transfers, measure_transfers
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.analyze.stats.statistics import find_median
 from distprof.facts.run import (
@@ -26,78 +30,61 @@ from distprof.facts.run import (
     CollectiveKind,
     FloatArray,
     IntArray,
-    Part,
     Phase,
     Stretch,
 )
 
 MIN_CYCLES = 8
 """With fewer, nothing can be said about a rank."""
+MIN_PRESENT_RATIO = 0.5
+"""Share of the ranks."""
+APART_FACTOR = 2.0
+"""Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncCycles:
+class SyncCycles(IssuedCollectives):
     """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
 
     source: str
     """"collectives": every collective is known. "rows": one wait per step stands for all of them."""
-    clock: Clock
-    positions: IntArray
-    """Positions in ``Run.ranks``, ``[num_ranks]``."""
-    steps: IntArray
-    """Positions on axis 1 of ``Run.rows``, ``[num_cycles]``."""
-    parties: tuple[tuple[tuple[str, IntArray], ...], ...]
-    """For each collective the groups that run it: name, and rows of axis 0 below. Empty: it is a later wait for one."""
-    blocking: BoolArray
-    """Whether the ranks wait here, where they issue it or later, ``[num_collectives]``; always true of the last one."""
-    gap_ns: FloatArray
+    work_ns: FloatArray
     """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
-    exposed_ns: FloatArray
-    """Waited for it; 0 where not blocking."""
+    blocked_ns: FloatArray
+    """Waited for it; 0 where ranks do not wait."""
     transfer_ns: FloatArray
     """From when the last member has arrived and the previous collective has ended, until the rank can go on."""
     start_ns: FloatArray
     """When each rank left the wait before, less the median rank's, ``[num_ranks, num_cycles]``; 0: unknown."""
     phase_ns: FloatArray
     """Own time by part without waits, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
-    issued: tuple[Part, ...] = ()
-    """The part in which each collective is issued, ``[num_collectives]``. Empty, like the next two: not known."""
-    kinds: tuple[CollectiveKind, ...] = ()
-    sizes_bytes: tuple[int | None, ...] = ()
-    """As in `distprof.analyze.cycles.collective_order.OrderedCollectives`."""
-    skipped: BoolArray | None = None
+    absent: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
     ahead: Ahead | None = None
     """How far transfers were ahead when their last rank arrived. None: all ranks are on one host, or not known."""
-    awaits: IntArray | None = None
-    """Of a wait for an earlier collective, the index of that one; -1: a collective, ``[num_collectives]``. None: ranks
-    wait only where they issue."""
-    follows: IntArray | None = None
-    """Of a collective, the index of an earlier one after which it stands on its stream; -1: none. None: nowhere, except
-    that each follows the one before it in its group."""
 
     @property
     def waited(self) -> tuple[tuple[tuple[str, IntArray], ...], ...]:
-        """As ``parties``, and for a later wait the groups that run what is waited for."""
+        """As ``groups``, and for a later wait the groups that run what is waited for."""
         of_which = self.find_awaited().tolist()
-        return tuple(self.parties[index] for index in of_which)
+        return tuple(self.groups[index] for index in of_which)
 
     @property
     def knows_starts(self) -> bool:
         """Whether it is known when each rank left the wait before. Where ranks wait later than they issue, the device
         clock tells."""
-        return bool(self.start_ns.any()) or self.awaits is not None
+        return bool(self.start_ns.any()) or self.waits_for is not None
 
     def find_awaited(self) -> IntArray:
         """For each entry the index of the collective that it is or waits for, ``[num_collectives]``."""
-        own = np.arange(len(self.parties))
-        return own if self.awaits is None else np.where(self.awaits >= 0, self.awaits, own)
+        own = np.arange(len(self.groups))
+        return own if self.waits_for is None else np.where(self.waits_for >= 0, self.waits_for, own)
 
     @property
     def cycle_ns(self) -> FloatArray:
         """How long each cycle took, ``[num_cycles]``."""
-        return self.find_length(self.start_ns + self.gap_ns.sum(axis=2) + self.exposed_ns.sum(axis=2))
+        return self.find_length(self.start_ns + self.work_ns.sum(axis=2) + self.blocked_ns.sum(axis=2))
 
     def find_length(self, through_ns: FloatArray) -> FloatArray:
         """Length of cycles from when their ranks leave the last wait, ``[num_cycles]``.
@@ -146,7 +133,7 @@ def _order(measured_steps: MeasuredSteps, timing: Timing) -> OrderedCollectives 
 
 def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncCycles:
     """Drops cycles without a recorded step before them, if enough are left: how late their ranks began is unknown."""
-    follows = _find_predecessors(measured_steps, cycles.steps) >= 0
+    follows = _list_predecessors(measured_steps, cycles.steps) >= 0
     if follows.all() or follows.sum() < MIN_CYCLES:
         return cycles
     return take_cycles(cycles, np.flatnonzero(follows))
@@ -155,16 +142,16 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
 def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
     """Some of the cycles, by index."""
     return dataclasses.replace(
-        cycles, steps=cycles.steps[chosen], gap_ns=cycles.gap_ns[:, chosen], exposed_ns=cycles.exposed_ns[:, chosen],
+        cycles, steps=cycles.steps[chosen], work_ns=cycles.work_ns[:, chosen], blocked_ns=cycles.blocked_ns[:, chosen],
         transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
-        phase_ns=cycles.phase_ns[:, chosen], skipped=None if cycles.skipped is None else cycles.skipped[chosen],
-        ahead=None if cycles.ahead is None else cycles.ahead.take(chosen),
+        phase_ns=cycles.phase_ns[:, chosen], absent=None if cycles.absent is None else cycles.absent[chosen],
+        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: ahead_ns[chosen]),
     )  # fmt: skip
 
 
 def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
-    """``SyncCycles.awaits`` or ``follows`` of other cycles, of which each entry was one of these, by index, -1: a new
-    one. What is awaited or followed is the last one before it."""
+    """``SyncCycles.waits_for`` or ``predecessor`` of other cycles, of which each entry was one of these, by index, -1:
+    a new one. What is awaited or followed is the last one before it."""
     if indices is None:
         return None
     at: dict[int, int] = {}
@@ -178,39 +165,39 @@ def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
 
 def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
     arrival_ns, clock = ordered.arrival_ns, ordered.clock
-    exposed_ns = np.where(ordered.blocking, np.nan_to_num(ordered.exposed_ns), 0.0)
-    resume_ns = find_resumed(ordered, exposed_ns)
-    gap_ns = np.empty_like(arrival_ns)
-    gap_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
+    blocked_ns = np.where(ordered.is_waited_on, np.nan_to_num(ordered.exposed_ns), 0.0)
+    resume_ns = resume_times(ordered, blocked_ns)
+    work_ns = np.empty_like(arrival_ns)
+    work_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
     begin_ns = measured_steps.run.column(f"begin_{clock}_ns")[ordered.positions]
     over_ns = begin_ns + measured_steps.run.column(f"step_{clock}_ns")[ordered.positions]
     own_tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
-    before = _find_predecessors(measured_steps, ordered.steps)
+    before = _list_predecessors(measured_steps, ordered.steps)
     if clock is Clock.DEVICE:
         before = np.where(np.isfinite(over_ns[:, before]).all(axis=0), before, -1)
         tail_ns = guess_tails(
-            measured_steps, clock, ordered.positions, ordered.steps, before, own_tail_ns, last=ordered.phases[-1]
+            measured_steps, clock, ordered.positions, ordered.steps, before, own_tail_ns, last=ordered.issued[-1]
         )
-        transfers = find_device_transfers(ordered)
+        first_arrival_ns, transfer_ns, ahead = *measure_device_transfers(ordered), None
     else:
-        tail_ns = take_tails(ordered.steps, before, own_tail_ns)
-        transfers = find_transfers(measured_steps, ordered, resume_ns, exposed_ns)
+        tail_ns = take_from_before(own_tail_ns, ordered.steps, before)
+        first_arrival_ns, transfer_ns, ahead = measure_transfers(measured_steps, ordered, resume_ns, blocked_ns)
     between = read_between(measured_steps, ordered.positions, ordered.steps, before, clock)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
-    gap_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
-    start_ns = transfers.first_arrival_ns - np.maximum(gap_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
+    work_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
+    start_ns = first_arrival_ns - np.maximum(work_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= find_middle(start_ns)
-    np.maximum(gap_ns, 0, out=gap_ns)
+    np.maximum(work_ns, 0, out=work_ns)
     del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
         source="collectives", clock=clock, positions=ordered.positions, steps=ordered.steps,
-        parties=ordered.parties, blocking=ordered.blocking, gap_ns=gap_ns, exposed_ns=exposed_ns,
-        transfer_ns=transfers.transfer_ns, start_ns=np.nan_to_num(start_ns),
+        groups=ordered.groups, is_waited_on=ordered.is_waited_on, work_ns=work_ns, blocked_ns=blocked_ns,
+        transfer_ns=transfer_ns, start_ns=np.nan_to_num(start_ns),
         phase_ns=take_parts(
             measured_steps, clock, ordered.positions, ordered.steps, before,
-            last=ordered.phases[-1], tail_ns=own_tail_ns, between=between,
-        ), issued=ordered.phases, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=transfers.ahead,
-        awaits=ordered.awaits, follows=ordered.follows,
+            last=ordered.issued[-1], tail_ns=own_tail_ns, between=between,
+        ), issued=ordered.issued, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=ahead,
+        waits_for=ordered.waits_for, predecessor=ordered.predecessor,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -224,56 +211,56 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
         lead_ns: Own time from the last wait to the last wait between the steps or, without one, to the step.
     """
     if not between.together.any():
-        cycles.gap_ns[:, :, 0] += lead_ns
+        cycles.work_ns[:, :, 0] += lead_ns
         return cycles
-    everyone, after = np.arange(len(cycles.positions)), [-1, *range(len(cycles.parties))]
+    everyone, after = np.arange(len(cycles.positions)), [-1, *range(len(cycles.groups))]
     wait_ns = between.wait_ns
-    skipped = np.zeros((len(cycles.steps), len(cycles.parties) + 1), dtype=bool)
+    skipped = np.zeros((len(cycles.steps), len(cycles.groups) + 1), dtype=bool)
     skipped[:, 0] = ~between.together
 
     def prepend(first: FloatArray, values: FloatArray) -> FloatArray:
         return np.concatenate([first[:, :, None], values], axis=2)
 
     return dataclasses.replace(
-        cycles, parties=((("between steps", everyone),), *cycles.parties), skipped=skipped,
-        blocking=np.concatenate([[True], cycles.blocking]), issued=(Stretch.BETWEEN, *cycles.issued),
+        cycles, groups=((("between steps", everyone),), *cycles.groups), absent=skipped,
+        is_waited_on=np.concatenate([[True], cycles.is_waited_on]), issued=(Stretch.BETWEEN, *cycles.issued),
         kinds=(CollectiveKind.OTHER, *cycles.kinds), sizes_bytes=(None, *cycles.sizes_bytes),
-        gap_ns=prepend(lead_ns, cycles.gap_ns), exposed_ns=prepend(wait_ns, cycles.exposed_ns),
+        work_ns=prepend(lead_ns, cycles.work_ns), blocked_ns=prepend(wait_ns, cycles.blocked_ns),
         transfer_ns=prepend(np.broadcast_to(wait_ns.min(axis=0), wait_ns.shape), cycles.transfer_ns),
-        ahead=None if cycles.ahead is None else cycles.ahead.prepend(),
-        awaits=renumber(cycles.awaits, after), follows=renumber(cycles.follows, after),
+        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: np.pad(ahead_ns, ((0, 0), (1, 0)))),
+        waits_for=renumber(cycles.waits_for, after), predecessor=renumber(cycles.predecessor, after),
     )  # fmt: skip
 
 
 def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:
     positions = np.flatnonzero(measured_steps.present)
     steps = np.flatnonzero(timing.used)
-    before = _find_predecessors(measured_steps, steps)
+    before = _list_predecessors(measured_steps, steps)
     on_host = timing.clock is Clock.HOST  # the time between two steps is known on the host clock only
     between = read_between(measured_steps, positions, steps, before) if on_host else None
     waits_ns = np.nan_to_num(measured_steps.run.wait_ns(timing.clock)[np.ix_(positions, steps)]).sum(axis=2)
-    exposed_ns = (
+    blocked_ns = (
         measured_steps.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
     )
-    exposed_ns += 0.0 if between is None else between.wait_ns
+    blocked_ns += 0.0 if between is None else between.wait_ns
     phase_ns = take_parts(
         measured_steps, timing.clock, positions, steps, before, last=Phase.BACKWARD, tail_ns=None, between=between
     )
     own_ns = phase_ns.sum(axis=2)
-    whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(exposed_ns).all(axis=0)
-    if not whole.any() or not exposed_ns[:, whole].any():
+    whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(blocked_ns).all(axis=0)
+    if not whole.any() or not blocked_ns[:, whole].any():
         return None
-    own_ns, exposed_ns = own_ns[:, whole], exposed_ns[:, whole]
-    transfer_ns = np.maximum(exposed_ns - (own_ns.max(axis=0) - own_ns), 0)
+    own_ns, blocked_ns = own_ns[:, whole], blocked_ns[:, whole]
+    transfer_ns = np.maximum(blocked_ns - (own_ns.max(axis=0) - own_ns), 0)
     return SyncCycles(
         source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
-        parties=((("default", np.arange(len(positions))),),), blocking=np.array([True]),
-        start_ns=np.zeros_like(own_ns), gap_ns=own_ns[:, :, None], exposed_ns=exposed_ns[:, :, None],
+        groups=((("default", np.arange(len(positions))),),), is_waited_on=np.array([True]),
+        start_ns=np.zeros_like(own_ns), work_ns=own_ns[:, :, None], blocked_ns=blocked_ns[:, :, None],
         transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
     )  # fmt: skip
 
 
-def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:
+def _list_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:
     """Position of the step just before each, ``[num_cycles]``; -1: some rank has no whole row of it, or it ran in a
     profiler's window, after which every rank writes a file."""
     numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
@@ -284,3 +271,33 @@ def _find_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArr
     previous = steps - 1
     follows = (previous >= 0) & whole[previous] & (numbers[previous] == numbers[steps] - 1)
     return np.where(follows, previous, -1)
+
+
+def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
+    """Why nothing can be said about who holds whom up and what a change would save; None: the data suffice."""
+    present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
+    if world == 1:
+        return "one rank: nobody to wait for"
+    if not present:
+        return "no rank recorded a measured step"
+    if present < max(2, MIN_PRESENT_RATIO * world):
+        return f"{present} of {world} ranks are present: too few to compare"
+    infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
+    if any(info.point_to_point for info in infos):
+        return (
+            "ranks send to each other point to point, as the stages of a pipeline do: waits for that are not recorded, "
+            "and look like work"
+        )
+    if cycles is None:
+        return (
+            "no waits were measured: they need profile=phases, a strategy that synchronises, and no communication hook "
+            "that distprof cannot see into"
+        )
+    if len(cycles.steps) < MIN_CYCLES:
+        counted = f"{len(cycles.steps)} measured step{'' if len(cycles.steps) == 1 else 's'}"
+        return f"{counted}: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
+    long_ns = (cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2)).mean(axis=1)
+    if long_ns.max() > APART_FACTOR * long_ns.min():
+        longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]
+        return f"the ranks are not in lockstep: rank {longest}'s steps take more than twice as long as others'"
+    return None

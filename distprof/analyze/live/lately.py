@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.causes import find_causes
+from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.verdict import find_verdict
-from distprof.analyze.cycles.shortage import find_shortage
-from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.cycles.sync_cycles import find_cycles, find_shortage
 from distprof.analyze.stats.measured_steps import choose_headline, find_measured_steps, read_timing
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray, RankInfo, Run, RunMeta
 
@@ -61,5 +60,5 @@ def _name_rank(run: Run) -> int | None:
     measured_steps = find_measured_steps(run)
     headline = choose_headline(measured_steps, *(read_timing(measured_steps, clock) for clock in Clock))
     cycles = find_cycles(measured_steps, headline)
-    judgement = None if find_shortage(measured_steps, cycles) else find_causes(measured_steps, cycles)
-    return find_verdict(measured_steps, cycles, judgement).rank
+    cause_costs = None if find_shortage(measured_steps, cycles) else find_causes(measured_steps, cycles)
+    return find_verdict(measured_steps, cycles, cause_costs).rank

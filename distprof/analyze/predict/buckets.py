@@ -67,13 +67,13 @@ def find_buckets(cycles: SyncCycles, cap_bytes: float | None) -> Buckets | None:
     if (
         kinds != {CollectiveKind.ALL_REDUCE}
         or not all(sizes)
-        or cycles.blocking[first:end].tolist() != [index == end - 1 for index in places]
+        or cycles.is_waited_on[first:end].tolist() != [index == end - 1 for index in places]
     ):
         return None
-    parties = cycles.parties[first:end]
-    if any(len(party) != 1 or party[0][0] != parties[0][0][0] for party in parties):
+    groups = cycles.groups[first:end]
+    if any(len(party) != 1 or party[0][0] != groups[0][0][0] for party in groups):
         return None
-    if cycles.skipped is not None and cycles.skipped[:, first:end].any():
+    if cycles.absent is not None and cycles.absent[:, first:end].any():
         return None
     sizes_bytes = np.array(sizes, dtype=float)
     if cap_bytes is None:
@@ -108,7 +108,7 @@ def _find_times(
     A bucket can end before the one that was issued first, and all of them before their rank has done its own work: so
     these are the collectives' own ends, not when ranks went on. None: not seen on one clock in enough of the cycles.
     """
-    group, sizes = cycles.parties[buckets.first][0][0], buckets.sizes_bytes.tolist()
+    group, sizes = cycles.groups[buckets.first][0][0], buckets.sizes_bytes.tolist()
     clocks = map_clocks(measured_steps.run)
     for table in choose_tables(measured_steps, cycles.clock):
         columns = [index for index, phase in enumerate(table.phases) if phase is Phase.BACKWARD]
@@ -175,8 +175,8 @@ def rebuild_cycles(
     """
     ready_ns = _read_curve(cycles, buckets, ends_bytes, num_micro_steps)
     sizes_bytes, count = np.diff(ends_bytes, prepend=0.0), len(ends_bytes)
-    gap_ns = np.diff(ready_ns, axis=2, prepend=0.0)
-    shape = gap_ns.shape
+    work_ns = np.diff(ready_ns, axis=2, prepend=0.0)
+    shape = work_ns.shape
     took_ns = np.broadcast_to(fit.find_time(sizes_bytes, shift), shape)
     last = np.arange(count) == count - 1
 
@@ -187,15 +187,16 @@ def rebuild_cycles(
         """For each collective of the new cycles, one of the recorded ones."""
         return np.concatenate([index[: buckets.first], np.full(count, buckets.first), index[buckets.end :]])
 
-    source = repeat(np.arange(len(cycles.parties)))
-    blocking = cycles.blocking[source]
-    blocking[buckets.first : buckets.first + count] = last
+    source = repeat(np.arange(len(cycles.groups)))
+    is_waited_on = cycles.is_waited_on[source]
+    is_waited_on[buckets.first : buckets.first + count] = last
     return dataclasses.replace(
-        cycles, gap_ns=put(cycles.gap_ns, gap_ns), transfer_ns=put(cycles.transfer_ns, took_ns),
-        exposed_ns=put(cycles.exposed_ns, np.zeros(shape)), blocking=blocking,
-        parties=tuple(cycles.parties[index] for index in source.tolist()), issued=(), kinds=(), sizes_bytes=(),
-        skipped=None if cycles.skipped is None else cycles.skipped[:, source], ahead=None,
-        awaits=renumber(cycles.awaits, source.tolist()), follows=renumber(cycles.follows, source.tolist()),
+        cycles, work_ns=put(cycles.work_ns, work_ns), transfer_ns=put(cycles.transfer_ns, took_ns),
+        blocked_ns=put(cycles.blocked_ns, np.zeros(shape)), is_waited_on=is_waited_on,
+        groups=tuple(cycles.groups[index] for index in source.tolist()), issued=(), kinds=(), sizes_bytes=(),
+        absent=None if cycles.absent is None else cycles.absent[:, source], ahead=None,
+        waits_for=renumber(cycles.waits_for, source.tolist()),
+        predecessor=renumber(cycles.predecessor, source.tolist()),
     )  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def _read_curve(cycles: SyncCycles, buckets: Buckets, ends_bytes: FloatArray, nu
 
     A straight line from one recorded bucket to the next, and to the first one from where the last backward began.
     """
-    at_ns = cycles.gap_ns[:, :, buckets.first : buckets.end].cumsum(axis=2)
+    at_ns = cycles.work_ns[:, :, buckets.first : buckets.end].cumsum(axis=2)
     backward_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.BACKWARD)]) / num_micro_steps
     begin_ns = np.clip(at_ns[:, :, -1] - backward_ns, 0, at_ns[:, :, 0])
     curve_ns = np.concatenate([begin_ns[:, :, None], at_ns], axis=2)

@@ -299,7 +299,7 @@ def _widen(item: Estimate, error: float) -> Estimate:
 
 def _report_fit(cycles: SyncCycles, buckets: Buckets, fit: Fit) -> TransferFit:
     return TransferFit(
-        kind=cycles.kinds[buckets.first].value, group=cycles.parties[buckets.first][0][0],
+        kind=cycles.kinds[buckets.first].value, group=cycles.groups[buckets.first][0][0],
         latency_ns=float(fit.terms[0]), bytes_per_s=1e9 / float(fit.terms[1]), error_ratio=fit.error_ratio,
         num_transfers=len(buckets.sizes_bytes), min_bytes=int(buckets.sizes_bytes.min()),
         max_bytes=int(buckets.sizes_bytes.max()),

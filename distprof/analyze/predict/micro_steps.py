@@ -26,10 +26,10 @@ def repeat_computing(cycles: SyncCycles, first: int, *, recorded: int, wanted: i
         recorded: Micro-steps of a recorded step.
         wanted: Micro-steps instead.
     """
-    gap_ns, own_ns = cycles.gap_ns.copy(), _find_own(cycles) / recorded
-    gap_ns[:, :, first] += _sum_before(own_ns, max(wanted - recorded, 0))
-    gap_ns[:, :, first] = np.maximum(gap_ns[:, :, first] - max(recorded - wanted, 0) * own_ns, 0)
-    return dataclasses.replace(cycles, gap_ns=gap_ns)
+    work_ns, own_ns = cycles.work_ns.copy(), _find_own(cycles) / recorded
+    work_ns[:, :, first] += _sum_before(own_ns, max(wanted - recorded, 0))
+    work_ns[:, :, first] = np.maximum(work_ns[:, :, first] - max(recorded - wanted, 0) * own_ns, 0)
+    return dataclasses.replace(cycles, work_ns=work_ns)
 
 
 def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncCycles | None:
@@ -49,33 +49,33 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
     ):
         return None
     gathers = {at for at in parts[0] if cycles.kinds[at] is CollectiveKind.ALL_GATHER}
-    before, after = range(parts[0][0]), range(parts[-1][-1] + 1, len(cycles.parties))
+    before, after = range(parts[0][0]), range(parts[-1][-1] + 1, len(cycles.groups))
     order: list[int] = list(before)
-    gaps_ns = [cycles.gap_ns[:, :, at] for at in before]
+    gaps_ns = [cycles.work_ns[:, :, at] for at in before]
     transfers_ns = [cycles.transfer_ns[:, :, at] for at in before]
-    left_ns = np.zeros(cycles.gap_ns.shape[:2])
+    left_ns = np.zeros(cycles.work_ns.shape[:2])
     for number in range(wanted):
         last = number == wanted - 1
         part, shift = (parts[-1], 0) if last else (parts[0], number + 1 if number else 0)
         for at in part:
-            gap_ns = cycles.gap_ns[:, :, at]
+            work_ns = cycles.work_ns[:, :, at]
             if at == part[0]:
-                gap_ns = _find_first(cycles, parts) if number else cycles.gap_ns[:, :, parts[0][0]]
-            left_ns = left_ns + np.roll(gap_ns, shift, axis=1)
+                work_ns = _find_first(cycles, parts) if number else cycles.work_ns[:, :, parts[0][0]]
+            left_ns = left_ns + np.roll(work_ns, shift, axis=1)
             if last or at in gathers:
                 order.append(at)
                 gaps_ns.append(left_ns)
                 transfers_ns.append(np.roll(cycles.transfer_ns[:, :, at], shift, axis=1))
                 left_ns = np.zeros_like(left_ns)
     order += after
-    gaps_ns += [cycles.gap_ns[:, :, at] for at in after]
+    gaps_ns += [cycles.work_ns[:, :, at] for at in after]
     transfers_ns += [cycles.transfer_ns[:, :, at] for at in after]
     return dataclasses.replace(
-        cycles, parties=tuple(cycles.parties[at] for at in order), blocking=cycles.blocking[order],
-        gap_ns=np.stack(gaps_ns, axis=2), transfer_ns=np.stack(transfers_ns, axis=2),
-        exposed_ns=np.zeros((*left_ns.shape, len(order))), issued=(), kinds=(), sizes_bytes=(), ahead=None,
-        skipped=None if cycles.skipped is None else cycles.skipped[:, order],
-        awaits=renumber(cycles.awaits, order), follows=renumber(cycles.follows, order),
+        cycles, groups=tuple(cycles.groups[at] for at in order), is_waited_on=cycles.is_waited_on[order],
+        work_ns=np.stack(gaps_ns, axis=2), transfer_ns=np.stack(transfers_ns, axis=2),
+        blocked_ns=np.zeros((*left_ns.shape, len(order))), issued=(), kinds=(), sizes_bytes=(), ahead=None,
+        absent=None if cycles.absent is None else cycles.absent[:, order],
+        waits_for=renumber(cycles.waits_for, order), predecessor=renumber(cycles.predecessor, order),
     )  # fmt: skip
 
 
@@ -88,7 +88,10 @@ def keep_gathered(cycles: SyncCycles) -> SyncCycles | None:
     if not again.any() or again[-1]:
         return None
     return dataclasses.replace(
-        cycles, blocking=cycles.blocking & ~again, transfer_ns=np.where(again, 0.0, cycles.transfer_ns), ahead=None
+        cycles,
+        is_waited_on=cycles.is_waited_on & ~again,
+        ahead=None,
+        transfer_ns=np.where(again, 0.0, cycles.transfer_ns),
     )
 
 
@@ -125,7 +128,7 @@ def _find_micro_steps(cycles: SyncCycles) -> list[list[int]]:
 def _find_first(cycles: SyncCycles, parts: list[list[int]]) -> FloatArray:
     """Own time before the first collective of any micro-step but the first one, ``[num_ranks, num_cycles]``."""
     if len(parts) > 1:
-        return cycles.gap_ns[:, :, parts[1][0]]
-    inside_ns = cycles.gap_ns[:, :, parts[0][1:]].sum(axis=2)
-    first_ns: FloatArray = np.clip(_find_own(cycles) - inside_ns, 0, cycles.gap_ns[:, :, parts[0][0]])
+        return cycles.work_ns[:, :, parts[1][0]]
+    inside_ns = cycles.work_ns[:, :, parts[0][1:]].sum(axis=2)
+    first_ns: FloatArray = np.clip(_find_own(cycles) - inside_ns, 0, cycles.work_ns[:, :, parts[0][0]])
     return first_ns

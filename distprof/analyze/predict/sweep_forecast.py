@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from distprof.analyze.cycles.shortage import find_shortage
-from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.cycles.sync_cycles import find_cycles, find_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.report.forecast_report import ChangedSetting

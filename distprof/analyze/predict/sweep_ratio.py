@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distprof.analyze.stats.autocorrelation import find_inflation, find_limit, find_memory
+from distprof.analyze.stats.significance import lag1_autocorrelation, t_quantile, variance_inflation
 from distprof.analyze.stats.statistics import FEW, LEVEL
 from distprof.facts.run import FloatArray
 from distprof.report.sweep_report import SweepRatio
@@ -34,7 +34,7 @@ class LogRatio:
         """The ratio with its 95 % interval."""
         if self.variance is None:
             return SweepRatio(value=math.exp(self.value), low=None, high=None)
-        reach = find_limit((1 - LEVEL) / 2, self.freedom) * math.sqrt(self.variance)
+        reach = t_quantile((1 - LEVEL) / 2, self.freedom) * math.sqrt(self.variance)
         return SweepRatio(
             value=math.exp(self.value), low=math.exp(self.value - reach), high=math.exp(min(self.value + reach, 700.0))
         )
@@ -85,7 +85,7 @@ def _find_error(values: FloatArray) -> tuple[float, float] | None:
     number = len(values)
     if number < LEAST_STEPS:
         return None
-    inflation = 1.0 if number < FEW else find_inflation(values[None], find_memory(values[None]))
+    inflation = 1.0 if number < FEW else variance_inflation(values[None], lag1_autocorrelation(values[None]))
     relative = float(values.var(ddof=1)) / float(values.mean()) ** 2
     return relative * inflation / number, max(number / inflation, 2.0) - 1
 

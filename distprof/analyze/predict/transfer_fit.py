@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.statistics import CUT_SPREADS, draw_blocks, find_median, find_spread
+from distprof.analyze.stats.statistics import CUT_SPREADS, draw_blocks, find_median, mad_sigma
 from distprof.facts.run import FloatArray
 from distprof.report.forecast_report import NoForecast
 
@@ -82,7 +82,7 @@ def fit_transfers(sizes_bytes: FloatArray, shared_ns: FloatArray) -> Fit | NoFor
         return NoForecast.FEW
     if sizes_bytes.max() < MIN_SIZE_RATIO * sizes_bytes.min():
         return NoForecast.ALIKE
-    middle_ns, spread_ns = find_median(shared_ns, axis=0), find_spread(shared_ns.T)
+    middle_ns, spread_ns = find_median(shared_ns, axis=0), mad_sigma(shared_ns.T)
     if not (middle_ns > 0).all():
         return NoForecast.ENDS_UNSEEN
     usual_ns = np.clip(shared_ns, middle_ns - CUT_SPREADS * spread_ns, middle_ns + CUT_SPREADS * spread_ns)

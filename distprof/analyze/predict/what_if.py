@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import Suspect
-from distprof.analyze.replay.cost import Judgement
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.cost import CauseCosts
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import estimate, find_median
@@ -24,7 +24,7 @@ MAX_RANKS = 4096
 def list_what_ifs(
     measured_steps: MeasuredSteps,
     cycles: SyncCycles | None,
-    judgement: Judgement | None,
+    cause_costs: CauseCosts | None,
     *,
     step_ns: float | None,
     tokens_per_s: float | None,
@@ -34,7 +34,7 @@ def list_what_ifs(
     Args:
         measured_steps: The ranks and steps that count.
         cycles: None: nothing to replay.
-        judgement: The causes with a name, each of which may go.
+        cause_costs: The causes with a name, each of which may go.
         step_ns: Of the job as it ran, like the next; the replay says what share of it is saved. None: the mean cycle.
         tokens_per_s: None: not counted.
     """
@@ -49,11 +49,11 @@ def list_what_ifs(
             "transfers never hold a rank up; waiting for a late rank still does",
         ),
         _report(
-            "no data wait", now_ns, _save(as_is_ns, replay(cycles, gap_ns=_without_data(cycles))), count, tokens_per_s,
+            "no data wait", now_ns, _save(as_is_ns, replay(cycles, work_ns=_without_data(cycles))), count, tokens_per_s,
             "every batch is ready when it is asked for",
         ),
     ]  # fmt: skip
-    for change, saved, assumption in _list_fixes(measured_steps, cycles, judgement):
+    for change, saved, assumption in _list_fixes(measured_steps, cycles, cause_costs):
         found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
@@ -61,19 +61,19 @@ def list_what_ifs(
 
 
 def _list_fixes(
-    measured_steps: MeasuredSteps, cycles: SyncCycles, judgement: Judgement | None
+    measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts | None
 ) -> Iterator[tuple[str, Estimate, str]]:
     """What each cause with a name would save if only it went, and all of them together."""
-    if judgement is None:
+    if cause_costs is None:
         return
-    for item, cost in judgement.named:
+    for item, cost in cause_costs.named:
         yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
-    if len(judgement.named) > 1:
-        change = f"all {len(judgement.named)} causes with a name gone"
-        yield change, judgement.together_ratio, "each of them as above"
+    if len(cause_costs.named) > 1:
+        change = f"all {len(cause_costs.named)} causes with a name gone"
+        yield change, cause_costs.together_ratio, "each of them as above"
 
 
-def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Suspect) -> str:
+def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> str:
     rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
     match item.kind:
         case VerdictKind.SLOW_RANK:
@@ -106,18 +106,18 @@ def _report(
 def _without_data(cycles: SyncCycles) -> FloatArray:
     """Own times without the data phase, which comes first and is removed from the front."""
     left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.DATA)])
-    gap_ns = cycles.gap_ns.copy()
-    for index in range(gap_ns.shape[2]):
-        taken = np.minimum(gap_ns[:, :, index], left_ns)
-        gap_ns[:, :, index] -= taken
+    work_ns = cycles.work_ns.copy()
+    for index in range(work_ns.shape[2]):
+        taken = np.minimum(work_ns[:, :, index], left_ns)
+        work_ns[:, :, index] -= taken
         left_ns = left_ns - taken
-    return gap_ns
+    return work_ns
 
 
 def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, now_ns: float, tokens_per_s: float | None) -> list[WhatIf]:
     """Half and twice the ranks, if one group holds them all: own times are drawn from the existing ranks."""
     count = len(cycles.positions)
-    if any(len(parties) != 1 for parties in cycles.waited) or count < 4:
+    if any(len(groups) != 1 for groups in cycles.waited) or count < 4:
         return []
     found = []
     for size in (count // 2, count * 2):
@@ -152,12 +152,12 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
         free = np.zeros_like(now)
         over: list[FloatArray] = []
         for index, awaited in enumerate(cycles.find_awaited().tolist()):
-            now += cycles.gap_ns[*there, index]
+            now += cycles.work_ns[*there, index]
             if awaited == index:
                 free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[*there, index] * scale
             over.append(free if awaited == index else over[awaited])
-            if cycles.blocking[index]:
-                absent = False if cycles.skipped is None else cycles.skipped[:, index]
+            if cycles.is_waited_on[index]:
+                absent = False if cycles.absent is None else cycles.absent[:, index]
                 now = np.where(absent, now, np.maximum(now, over[index]))
         total_ns += find_median(now, axis=0)
     return total_ns / rounds

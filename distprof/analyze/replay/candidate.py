@@ -1,21 +1,24 @@
-"""What may make steps longer than they need be, before it is judged: common to all kinds of causes."""
+"""What may make steps longer than they need be, before it is replayed; and the own times that nothing explains yet."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from distprof.analyze.replay.counterfactual import Removal
-from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.facts.run import FloatArray, IntArray, Part
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
-MIN_SHARE = 0.005
+MIN_COST_RATIO = 0.005
 """Share of the step that a cause must take, and cost, to be listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """A candidate that statistics found; the replay decides what it costs, and whether it stands."""
+class CandidateCause:
+    """Found by statistics; the replay decides what it costs, and whether it is listed."""
 
     kind: VerdictKind
     rows: IntArray
@@ -24,15 +27,19 @@ class Suspect:
     """Where they lose the time."""
     acts: BoolArray
     """The cycles in which it acts, ``[num_cycles]``."""
-    removal: Removal
+    counterfactual: Counterfactual
     """What goes with it; 0 in cycles in which it does not act."""
     late_ns: float | None = None
     """Own time of its ranks less the others' median, in the cycles in which it acts."""
     excess_ns: FloatArray | None = None
-    """By cycle, ``[num_cycles]``: the removal takes its midmean over ``acts``, whose error counts in the interval of
-    the cost. None: the removal differs by cycle, and its error does not count."""
+    """By cycle, ``[num_cycles]``: the counterfactual takes its midmean over ``acts``, whose error counts in the
+    interval of the cost. None: the counterfactual differs by cycle, and its error does not count."""
     pattern: Pattern | None = None
     hosts: tuple[str, ...] = ()
+    reason: str | None = None
+    """Why it is named, where that is not its kind alone."""
+    needed_ns: float | None = None
+    """What the bytes of a step need at a link's probed speed. None: its probe is not why it is named."""
     period: int | None = None
     """Of stalls that come every so many cycles."""
 
@@ -40,3 +47,53 @@ class Suspect:
     def has_name(self) -> bool:
         """Whether a rank, host, link or the data is to blame; not so for stalls that nobody can be named for."""
         return self.kind is not VerdictKind.STALLS or len(self.rows) > 0
+
+    @property
+    def is_irregular(self) -> bool:
+        """Whether it acts in some cycles and not in those between them."""
+        return self.kind is VerdictKind.STALLS or self.pattern is Pattern.INTERMITTENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSegment:
+    """All of a part of a rank's own time, or a piece of it between two collectives."""
+
+    code: int
+    """Index into `OWN_PARTS`."""
+    own_ns: FloatArray
+    """``[num_ranks, num_cycles]``"""
+    is_whole_part: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unexplained:
+    """The own times that no candidate explains yet. Each finder takes it, and hands it on with less in it."""
+
+    measured_steps: MeasuredSteps
+    usual_cycle_ns: float
+    phase_ns: FloatArray
+    """Own time by part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
+    work_ns: FloatArray
+    """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``."""
+    segments: tuple[WorkSegment, ...] | None = None
+    """Of the parts that consist of several, to be tested in place of the gaps. None: no common slowdown was taken out,
+    and the gaps are tested."""
+    candidates: tuple[CandidateCause, ...] = ()
+    """All that were found so far."""
+    with_events: Unexplained | None = None
+    """As it was before candidates that act in some cycles were taken out. None: they have not been looked for."""
+
+    def take_out(self, found: Iterable[CandidateCause]) -> Unexplained:
+        """Without what ranks lose to some candidates, so that it does not count as something else too."""
+        named = [item for item in found if item.has_name and item.part is not None]
+        phase_ns, work_ns = (self.phase_ns.copy(), self.work_ns.copy()) if named else (self.phase_ns, self.work_ns)
+        for item in named:
+            assert item.part is not None
+            for row, taken_ns in item.counterfactual.work_ns.items():
+                work_ns[row] -= taken_ns
+                phase_ns[row, :, OWN_PARTS.index(item.part)] -= taken_ns.sum(axis=1)
+        return dataclasses.replace(self, phase_ns=phase_ns, work_ns=work_ns)
+
+
+Finder = Callable[[SyncCycles, Unexplained], tuple[list[CandidateCause], Unexplained]]
+"""Cycles and what is still unexplained in; candidates and what is still unexplained out."""

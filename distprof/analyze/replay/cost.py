@@ -1,8 +1,9 @@
 """What does each cause cost? The recorded cycles are replayed without it, alone and after all others have gone.
 
-Of two ranks that are late together, each hides what the other costs, so a cause stands if it costs something in either
-case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest last; in
-each order they add up to what removing everything saves. Jitter is what remains when the causes with a name have gone.
+Of two ranks that are late together, each hides what the other costs, so a cause is listed if it costs something in
+either case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest
+last; in each order they add up to what removing everything saves. Jitter is what remains when the causes with a name
+have gone.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles, take_cycles
-from distprof.analyze.replay.candidate import MIN_SHARE, Suspect
-from distprof.analyze.replay.counterfactual import Removal, replay_without, take_removal
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
+from distprof.analyze.replay.replay import Counterfactual, replay_without
 from distprof.analyze.stats.statistics import estimate
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
 
 MAX_CELLS = 2_000_000
@@ -35,12 +36,24 @@ class Cost:
     alone_ns: Estimate
     alone_ratio: Estimate
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is beyond doubt and worth mentioning, first or last."""
+        return any(part.value >= MIN_COST_RATIO and part.low > 0 for part in (self.lost_ratio, self.alone_ratio))
+
+    def widen(self, other: Cost) -> Cost:
+        """With intervals that also hold the other's."""
+        return Cost(
+            lost_ns=_widen(self.lost_ns, other.lost_ns), lost_ratio=_widen(self.lost_ratio, other.lost_ratio),
+            alone_ns=_widen(self.alone_ns, other.alone_ns), alone_ratio=_widen(self.alone_ratio, other.alone_ratio),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """The causes that stand, and everything that makes cycles longer than they need be."""
+class CauseCosts:
+    """The causes that cost something, and everything that makes cycles longer than they need be."""
 
-    named: tuple[tuple[Suspect, Cost], ...]
+    named: tuple[tuple[CandidateCause, Cost], ...]
     """By what they cost once all others are gone, the largest first; stalls that are nobody's come last."""
     jitter: Cost
     """That a different rank is last at every collective."""
@@ -55,69 +68,74 @@ class Judgement:
     """What removing all causes with a name saves, as a share of the step."""
 
 
-def judge_suspects(cycles: SyncCycles, suspects: Sequence[Suspect]) -> Judgement:
-    """Replays the cycles without each suspect, and drops those that cost nothing worth mentioning."""
-    every = max(1, -(-cycles.gap_ns.size // MAX_CELLS))
-    chosen = np.arange(0, len(cycles.steps), every)
-    thin = cycles if every == 1 else take_cycles(cycles, chosen)
-    suspects = [item if every == 1 else _thin(item, chosen) for item in suspects]
-    as_is_ns = replay_without(thin, ())
-    standing = _widen(thin, _drop_small(thin, as_is_ns, suspects))
-    kept = sorted(standing, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
-    removals = [item.removal for item, _ in kept]
-    joint_ns, jitter, communication = _divide(thin, as_is_ns, removals)
-    own_ns = thin.gap_ns.sum(axis=2)
-    return Judgement(
+def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> CauseCosts:
+    """Replays the cycles without each candidate, and drops those that cost nothing worth mentioning."""
+    every = max(1, -(-cycles.work_ns.size // MAX_CELLS))
+    if every > 1:
+        chosen = np.arange(0, len(cycles.steps), every)
+        cycles, candidates = take_cycles(cycles, chosen), [_take(item, chosen) for item in candidates]
+    as_is_ns = replay_without(cycles, ())
+    listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
+    kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
+    counterfactuals = [item.counterfactual for item, _ in kept]
+    joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
+    own_ns = cycles.work_ns.sum(axis=2)
+    return CauseCosts(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), together_ratio=_price_all(thin, as_is_ns, removals),
+        step_ns=float(as_is_ns.mean()), together_ratio=_cost_all(cycles, as_is_ns, counterfactuals),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
     )  # fmt: skip
 
 
-def _thin(item: Suspect, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Suspect:
+def _take(item: CandidateCause, chosen: IntArray) -> CandidateCause:
+    """Some of the cycles, by index."""
     return dataclasses.replace(
-        item, acts=item.acts[chosen], removal=take_removal(item.removal, chosen),
+        item, acts=item.acts[chosen], counterfactual=item.counterfactual.take(chosen),
         excess_ns=None if item.excess_ns is None else item.excess_ns[chosen],
     )  # fmt: skip
 
 
-def _drop_small(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect]) -> list[tuple[Suspect, Cost]]:
-    """Those that cost enough, first or last; judged again without those that do not."""
-    left = list(suspects)
+def _drop_small(
+    cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause]
+) -> list[tuple[CandidateCause, Cost]]:
+    """Those that cost enough; replayed again without those that do not."""
+    left = list(candidates)
     while left:
-        judged = [(item, _judge(cycles, as_is_ns, left, item)) for item in left]
-        standing = [pair for pair in judged if _stands(pair[1])]
-        if len(standing) == len(left):
-            return standing
-        left = [item for item, _ in standing]
+        costed = [(item, _cost(cycles, as_is_ns, left, item)) for item in left]
+        listed = [pair for pair in costed if pair[1].is_listed]
+        if len(listed) == len(left):
+            return listed
+        left = [item for item, _ in listed]
     return []
 
 
-def _judge(cycles: SyncCycles, as_is_ns: FloatArray, suspects: Sequence[Suspect], item: Suspect) -> Cost:
-    """What one of several suspects costs, first and last."""
-    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.removal])
-    others = [other.removal for other in suspects if other is not item and other.has_name]
+def _cost(cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause], item: CandidateCause) -> Cost:
+    """What one of several candidates costs, first and last."""
+    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.counterfactual])
+    others = [other.counterfactual for other in candidates if other is not item and other.has_name]
     if others:
-        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.removal])
-    return _price(item, as_is_ns, first_ns, last_ns)
+        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.counterfactual])
+    return _make_cost(item, as_is_ns, first_ns, last_ns)
 
 
-def _widen(cycles: SyncCycles, standing: list[tuple[Suspect, Cost]]) -> list[tuple[Suspect, Cost]]:
+def _allow_for_early_transfers(
+    cycles: SyncCycles, listed: list[tuple[CandidateCause, Cost]]
+) -> list[tuple[CandidateCause, Cost]]:
     """Intervals that also hold what the causes cost if transfers were ahead by the least, or by the most."""
-    suspects = [item for item, _ in standing]
+    candidates = [item for item, _ in listed]
     for supposed in _list_supposed(cycles):
         as_is_ns = replay_without(supposed, ())
-        standing = [(item, _join(cost, _judge(supposed, as_is_ns, suspects, item))) for item, cost in standing]
-    return standing
+        listed = [(item, cost.widen(_cost(supposed, as_is_ns, candidates, item))) for item, cost in listed]
+    return listed
 
 
-def _price_all(cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]) -> Estimate:
+def _cost_all(cycles: SyncCycles, as_is_ns: FloatArray, counterfactuals: Sequence[Counterfactual]) -> Estimate:
     """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
     whole_ns = float(as_is_ns.mean())
-    _, found = estimate(as_is_ns - replay_without(cycles, removals), whole_ns)
+    _, found = estimate(as_is_ns - replay_without(cycles, counterfactuals), whole_ns)
     for supposed in _list_supposed(cycles):
-        saved_ns = replay_without(supposed, ()) - replay_without(supposed, removals)
-        found = _join_intervals(found, estimate(saved_ns, whole_ns)[1])
+        saved_ns = replay_without(supposed, ()) - replay_without(supposed, counterfactuals)
+        found = _widen(found, estimate(saved_ns, whole_ns)[1])
     return found
 
 
@@ -128,31 +146,18 @@ def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
     return [dataclasses.replace(cycles, ahead=item) for item in found if item is not None]
 
 
-def _join(found: Cost, other: Cost) -> Cost:
-    return Cost(
-        lost_ns=_join_intervals(found.lost_ns, other.lost_ns),
-        lost_ratio=_join_intervals(found.lost_ratio, other.lost_ratio),
-        alone_ns=_join_intervals(found.alone_ns, other.alone_ns),
-        alone_ratio=_join_intervals(found.alone_ratio, other.alone_ratio),
-    )
-
-
-def _join_intervals(found: Estimate, other: Estimate) -> Estimate:
+def _widen(found: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
 
 
-def _stands(cost: Cost) -> bool:
-    return any(part.value >= MIN_SHARE and part.low > 0 for part in (cost.lost_ratio, cost.alone_ratio))
-
-
-def _price(item: Suspect | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
+def _make_cost(item: CandidateCause | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
     whole_ns = float(as_is_ns.mean())
     lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
     alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
     return Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio)
 
 
-def _estimate(item: Suspect | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
+def _estimate(item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
     """Mean over all cycles; the interval is from those in which the cause acts."""
     saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
     if item is None or item.acts.all():
@@ -168,25 +173,25 @@ def _estimate(item: Suspect | None, saved_ns: FloatArray, whole_ns: float) -> tu
 
 
 def _divide(
-    cycles: SyncCycles, as_is_ns: FloatArray, removals: Sequence[Removal]
+    cycles: SyncCycles, as_is_ns: FloatArray, counterfactuals: Sequence[Counterfactual]
 ) -> tuple[tuple[float, ...], Cost, Cost]:
     """The parts of the joint saving, and what jitter and communication cost."""
-    count = len(removals)
+    count = len(counterfactuals)
 
-    def replay_to(first: int, end: int, *, punctual: bool = False, free: bool = False) -> FloatArray:
-        return replay_without(cycles, removals[first:end], punctual=punctual, free=free)
+    def replay_to(first: int, end: int, *, median: bool = False, instant: bool = False) -> FloatArray:
+        return replay_without(cycles, counterfactuals[first:end], median_arrivals=median, instant_transfers=instant)
 
-    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, punctual=True)]
-    nothing_ns = replay_to(0, count, punctual=True, free=True)
-    up = [replay_to(first, count, free=True) for first in range(count, -1, -1)]
-    free_ns, named_gone_ns = up[0], down[count]
+    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, median=True)]
+    nothing_ns = replay_to(0, count, median=True, instant=True)
+    up = [replay_to(first, count, instant=True) for first in range(count, -1, -1)]
+    instant_ns, named_gone_ns = up[0], down[count]
     removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
     moving_ns, *last = _measure_steps([as_is_ns, *up, nothing_ns])
     removed_last = [*last[:count][::-1], last[count], moving_ns]
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
     last_ns = named_gone_ns - down[-1]
-    jitter = _price(None, as_is_ns, last_ns, last_ns)
-    communication = _price(None, as_is_ns, as_is_ns - free_ns, named_gone_ns - up[-1])
+    jitter = _make_cost(None, as_is_ns, last_ns, last_ns)
+    communication = _make_cost(None, as_is_ns, as_is_ns - instant_ns, named_gone_ns - up[-1])
     return joint_ns, jitter, communication
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from distprof.analyze.cycles.early_transfer import find_lead
 from distprof.analyze.cycles.sync_cycles import SyncCycles, find_middle
+from distprof.analyze.cycles.transfers import measure_lead
 from distprof.analyze.stats.statistics import find_median
 from distprof.facts.run import FloatArray, IntArray
 
@@ -13,43 +16,88 @@ MAX_ROUNDS = 4
 """Cycles after which a change is no longer followed to the next one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterfactual:
+    """What a cause adds to the ranks' own times and to transfers, ns. Below 0: what takes its place is longer."""
+
+    work_ns: Mapping[int, FloatArray] = field(default_factory=dict)
+    """Own time before each arrival by row of the cycles' axis 0, ``[num_cycles, num_collectives]``."""
+    transfer_ns: FloatArray | None = None
+    """``[num_ranks, num_cycles, num_collectives]``"""
+
+    def take(self, chosen: IntArray) -> Counterfactual:
+        """Some of its cycles, by index."""
+        return Counterfactual(
+            work_ns={row: taken_ns[chosen] for row, taken_ns in self.work_ns.items()},
+            transfer_ns=None if self.transfer_ns is None else self.transfer_ns[:, chosen],
+        )
+
+
+def replay_without(
+    cycles: SyncCycles,
+    counterfactuals: Iterable[Counterfactual],
+    *,
+    median_arrivals: bool = False,
+    instant_transfers: bool = False,
+) -> FloatArray:
+    """Length of each cycle without some causes, ns, ``[num_cycles]``; nothing takes less than no time.
+
+    Args:
+        cycles: As recorded.
+        counterfactuals: What goes.
+        median_arrivals: Besides, ranks arrive when the median rank does; see `replay`.
+        instant_transfers: Besides, transfers take no time.
+    """
+    work_ns, transfer_ns = cycles.work_ns, cycles.transfer_ns
+    for item in counterfactuals:
+        if item.work_ns and work_ns is cycles.work_ns:
+            work_ns = work_ns.copy()
+        for row, taken_ns in item.work_ns.items():
+            work_ns[row] = np.maximum(work_ns[row] - taken_ns, 0)
+        if item.transfer_ns is not None:
+            transfer_ns = np.maximum(transfer_ns - item.transfer_ns, 0)
+    if instant_transfers:
+        transfer_ns = np.zeros_like(transfer_ns)
+    return replay(cycles, work_ns=work_ns, transfer_ns=transfer_ns, median_arrivals=median_arrivals)
+
+
 def replay(
     cycles: SyncCycles,
     *,
-    gap_ns: FloatArray | None = None,
+    work_ns: FloatArray | None = None,
     transfer_ns: FloatArray | None = None,
-    punctual: bool = False,
+    median_arrivals: bool = False,
 ) -> FloatArray:
     """Replays every cycle from when its ranks left the wait before.
 
     A collective starts when its last member has arrived and those before it, of its group or on its stream, have ended.
     It takes its transfer time, and ranks that wait for it, there or later, go on when it ends. What the others have
     moved before the last one arrives takes its time after all if that one comes earlier. So less own time, shorter
-    transfers or punctual ranks never make a cycle longer.
+    transfers or earlier arrivals never make a cycle longer.
 
     Args:
         cycles: The cycles as they were.
-        gap_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
+        work_ns: Other own times, ``[num_ranks, num_cycles, num_collectives]``. None: as recorded.
         transfer_ns: Other transfer times, same shape. None: as recorded.
-        punctual: Every collective starts when its median member arrives, and the ranks that wait for it go on as if
-            they had arrived then.
+        median_arrivals: Every collective starts when its median member arrives, and the ranks that wait for it go on
+            as if they had arrived then.
 
     Returns:
         Length of each cycle, ns, ``[num_cycles]``: as in ``SyncCycles.cycle_ns``.
     """
-    recorded = gap_ns is None and transfer_ns is None and not punctual
-    gap_ns = cycles.gap_ns if gap_ns is None else gap_ns
+    recorded = work_ns is None and transfer_ns is None and not median_arrivals
+    work_ns = cycles.work_ns if work_ns is None else work_ns
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
-    through_ns = _play(cycles, cycles.start_ns, gap_ns, transfer_ns, punctual=punctual)
-    if recorded or len(cycles.parties[-1]) == 1 or not cycles.knows_starts:
+    through_ns = _play(cycles, cycles.start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
+    if recorded or len(cycles.groups[-1]) == 1 or not cycles.knows_starts:
         return cycles.find_length(through_ns)  # all leave the last wait together
-    usual_ns = _play(cycles, cycles.start_ns, cycles.gap_ns, cycles.transfer_ns, punctual=False)
+    usual_ns = _play(cycles, cycles.start_ns, cycles.work_ns, cycles.transfer_ns, median_arrivals=False)
     start_ns = cycles.start_ns
     for _ in range(MAX_ROUNDS):
         before_ns, start_ns = start_ns, _carry_over(cycles, through_ns - usual_ns)
         if np.abs(start_ns - before_ns).max() < 1.0:
             break
-        through_ns = _play(cycles, start_ns, gap_ns, transfer_ns, punctual=punctual)
+        through_ns = _play(cycles, start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
     return cycles.find_length(through_ns)
 
 
@@ -69,71 +117,55 @@ def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
 
 
 def _play(
-    cycles: SyncCycles, start_ns: FloatArray, gap_ns: FloatArray, transfer_ns: FloatArray, *, punctual: bool
+    cycles: SyncCycles, start_ns: FloatArray, work_ns: FloatArray, transfer_ns: FloatArray, *, median_arrivals: bool
 ) -> FloatArray:
     """When each rank leaves its last wait, from the same moment as its start, ``[num_ranks, num_cycles]``."""
     now = start_ns.copy()
-    free: dict[str, FloatArray] = {}
+    group_free_ns: dict[str, FloatArray] = {}
     waited, over = cycles.waited, dict[int, FloatArray]()
-    needed = {index for indices in (cycles.awaits, cycles.follows) if indices is not None for index in indices.tolist()}
-    for index, parties in enumerate(cycles.parties):
-        now += gap_ns[:, :, index]
+    later = [indices for indices in (cycles.waits_for, cycles.predecessor) if indices is not None]
+    needed = {index for indices in later for index in indices.tolist()}
+    for index, groups in enumerate(cycles.groups):
+        now += work_ns[:, :, index]
         ready = now
-        if cycles.follows is not None and int(cycles.follows[index]) in over:
-            ready = np.maximum(now, over[int(cycles.follows[index])])
+        if cycles.predecessor is not None and int(cycles.predecessor[index]) in over:
+            ready = np.maximum(now, over[int(cycles.predecessor[index])])
         if index in needed:
             over[index] = now.copy()  # of ranks in none of the groups
-        if cycles.awaits is not None and cycles.blocking[index] and int(cycles.awaits[index]) in over:
-            now = _wait(now, over[int(cycles.awaits[index])], waited[index], punctual=punctual)
-        for group, members in parties:
-            here = ready if len(members) == len(now) else ready[members]
-            arrived = find_median(here, axis=0) if punctual else here.max(axis=0)
+        if cycles.waits_for is not None and cycles.is_waited_on[index] and int(cycles.waits_for[index]) in over:
+            now = _wait(now, over[int(cycles.waits_for[index])], waited[index], median_arrivals=median_arrivals)
+        for group, members in groups:
+            here = _pick(ready, members)
+            arrived = find_median(here, axis=0) if median_arrivals else here.max(axis=0)
             took = _pick(transfer_ns[:, :, index], members)
             if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
                 ahead_ns = cycles.ahead.usual_ns[:, index]
-                left_ns = 0.0 if punctual else np.minimum(ahead_ns, find_lead(here))
-                took = took + (ahead_ns - left_ns) * _find_scale(cycles, index, transfer_ns)
-            ended = np.maximum(arrived, free.get(group, arrived)) + took
-            free[group] = ended
+                left_ns = 0.0 if median_arrivals else np.minimum(ahead_ns, measure_lead(here))
+                took = took + (ahead_ns - left_ns) * _scale_transfers(cycles, index, transfer_ns)
+            ended = np.maximum(arrived, group_free_ns.get(group, arrived)) + took
+            group_free_ns[group] = ended
             if index in needed:
                 over[index][members] = ended
-            if cycles.blocking[index]:
-                left = ended if punctual else np.maximum(here, ended)
-                absent = None if cycles.skipped is None else cycles.skipped[:, index]
+            if cycles.is_waited_on[index]:
+                left = ended if median_arrivals else np.maximum(here, ended)
+                absent = None if cycles.absent is None else cycles.absent[:, index]
                 now[members] = left if absent is None or not absent.any() else np.where(absent, here, left)
     return now
 
 
 def _wait(
-    now: FloatArray, over_ns: FloatArray, parties: tuple[tuple[str, IntArray], ...], *, punctual: bool
+    now: FloatArray, over_ns: FloatArray, groups: tuple[tuple[str, IntArray], ...], *, median_arrivals: bool
 ) -> FloatArray:
-    """When ranks go on that come to a wait for an earlier collective, which ended at ``over_ns``. If they are punctual,
-    nobody comes to it later than the median member."""
-    if punctual:
+    """When ranks go on that come to a wait for an earlier collective, which ended at ``over_ns``. With
+    ``median_arrivals``, nobody comes to it later than the median member."""
+    if median_arrivals:
         now = now.copy()
-        for _, members in parties:
+        for _, members in groups:
             now[members] = np.minimum(now[members], find_median(now[members], axis=0))
     return np.maximum(now, over_ns)
 
 
-def measure_saved(
-    cycles: SyncCycles,
-    *,
-    gap_ns: FloatArray | None = None,
-    transfer_ns: FloatArray | None = None,
-    punctual: bool = False,
-) -> FloatArray:
-    """How much shorter the cycles get with less own time, shorter transfers or punctual ranks: see `replay`.
-
-    Returns:
-        ns, ``[num_cycles]``; never below 0: rounding errors are cut off.
-    """
-    then_ns = replay(cycles, gap_ns=gap_ns, transfer_ns=transfer_ns, punctual=punctual)
-    saved: FloatArray = np.maximum(replay(cycles) - then_ns, 0)
-    return saved
-
-
-def _find_scale(cycles: SyncCycles, index: int, transfer_ns: FloatArray) -> FloatArray:
+def _scale_transfers(cycles: SyncCycles, index: int, transfer_ns: FloatArray) -> FloatArray:
     """Transfers of one collective over the recorded ones, ``[num_ranks, num_cycles]``."""
     recorded_ns = cycles.transfer_ns[:, :, index]
     scale: FloatArray = np.divide(

@@ -20,6 +20,8 @@ CUT_SPREADS = 3.0
 """Values farther from the median are cut to this many robust standard deviations."""
 MEDIAN_FACTOR = 1.2533
 """Standard error of a median over that of a mean, of normal values."""
+NORMAL_DECILES = 2.563
+"""From the first to the last decile of a normal distribution, in standard deviations."""
 SEED = 20_240_229
 """Fixed: the same facts give the same interval."""
 
@@ -117,34 +119,39 @@ def midmean(values: FloatArray) -> FloatArray:
     return middle
 
 
-def find_spread(values: FloatArray) -> FloatArray:
+def mad_sigma(values: FloatArray) -> FloatArray:
     """Robust standard deviation along the last axis: 1.4826 times the median absolute deviation."""
-    return find_scale(values - find_median(values, axis=-1, keepdims=True))
+    away = values - find_median(values, axis=-1, keepdims=True)
+    sigma: FloatArray = 1.4826 * find_median(np.abs(away), axis=-1)
+    return sigma
 
 
-def find_scale(away: FloatArray) -> FloatArray:
-    """`find_spread` of values from which their median has been taken."""
-    scale: FloatArray = 1.4826 * find_median(np.abs(away), axis=-1)
-    return scale
+def decile_sigma(values: FloatArray) -> FloatArray:
+    """Standard deviation along the last axis according to the range of the middle 80 %: for values of a few levels, of
+    which many are alike, where the median absolute deviation may be 0."""
+    low, high = np.quantile(values, [0.1, 0.9], axis=-1)
+    sigma: FloatArray = (high - low) / NORMAL_DECILES
+    return sigma
 
 
-def standardise(values: FloatArray, spread: FloatArray) -> FloatArray:
+def standardise(values: FloatArray, sigma: FloatArray | None = None) -> FloatArray:
     """Series about their medians, in standard deviations; a far value, such as a stall, is cut, and the means are 0.
 
     Args:
         values: ``[num_series, num_steps]``
-        spread: A robust standard deviation of each, ``[num_series]``; 0: the result is 0.
+        sigma: A robust standard deviation of each, ``[num_series]``; 0: the result is 0. None: its `mad_sigma`.
     """
+    sigma = mad_sigma(values) if sigma is None else sigma
     away = values - find_median(values, axis=1, keepdims=True)
-    scaled = np.divide(away, spread[:, None], out=np.zeros_like(away), where=spread[:, None] > 0)
+    scaled = np.divide(away, sigma[:, None], out=np.zeros_like(away), where=sigma[:, None] > 0)
     np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
     scaled -= scaled.mean(axis=1, keepdims=True)
     return scaled
 
 
-def find_error(values: FloatArray) -> FloatArray:
+def median_standard_error(values: FloatArray) -> FloatArray:
     """Standard error of the median along the last axis; the midmean's is smaller."""
-    error: FloatArray = MEDIAN_FACTOR * find_spread(values) / np.sqrt(values.shape[-1])
+    error: FloatArray = MEDIAN_FACTOR * mad_sigma(values) / np.sqrt(values.shape[-1])
     return error
 
 
@@ -232,17 +239,3 @@ def bound_share(hits: float, total: float) -> float:
     deviate = NormalDist().inv_cdf(LEVEL)
     square = deviate * deviate
     return (hits + square / 2 + deviate * math.sqrt(hits * (1 - hits / total) + square / 4)) / (total + square)
-
-
-def find_chance(count: int, total: int, share: float) -> float:
-    """The chance of ``count`` or more hits of ``total`` when each hits with this share: the binomial tail."""
-    if share <= 0 or share >= 1:
-        return float(share >= 1 or count <= 0)
-    if not 0 <= count <= total:
-        return float(count < 0)
-    # By logarithms: the numbers themselves have hundreds of digits. Each term follows from the one before.
-    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
-    first = ways + count * math.log(share) + (total - count) * math.log1p(-share)
-    hits = np.arange(count + 1, total + 1)
-    steps = np.log((total - hits + 1) / hits) + (math.log(share) - math.log1p(-share))
-    return math.exp(first) + float(np.exp(first + np.cumsum(steps)).sum())

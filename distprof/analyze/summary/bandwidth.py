@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.cycles.device_transfers import measure_took
+from distprof.analyze.cycles.device_collectives import measure_took
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import as_number, find_median
 from distprof.facts.run import PASSES, CollectiveKind, Collectives, FloatArray, IntArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.cycles.collective_order import choose_tables
-from distprof.analyze.cycles.device_transfers import find_starts
+from distprof.analyze.cycles.device_collectives import find_starts
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import as_numbers
 from distprof.facts.intervals import measure_union

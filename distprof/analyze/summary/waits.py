@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.cycles.collective_order import MAX_CELLS, choose_tables
-from distprof.analyze.cycles.device_transfers import find_last, find_starts, measure_took
+from distprof.analyze.cycles.device_collectives import find_last, find_starts, measure_took
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import as_numbers
 from distprof.facts.intervals import measure_union

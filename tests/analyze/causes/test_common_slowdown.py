@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.causes.persistent_slowdown import find_lasting
-from distprof.analyze.causes.segments import cut_parts, take_speed
-from distprof.analyze.causes.slow_ranks import find_steady
+from distprof.analyze.causes.common_slowdown import cut_parts, explain_persistent, remove_common_slowdown
+from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.replay.candidate import CandidateCause
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, FloatArray, Phase, Run
 from distprof.report.wait_report import VerdictKind
-from tests.analyze.synthetic_cycles import PHASE, draw_drift, draw_own, make_cycles
+from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, draw_own, leave_all, make_cycles
 from tests.factories import MS, USUAL_NS, make_run
 
 SLOW = 1.4
@@ -47,17 +46,20 @@ def cut_backward(phase_ns: FloatArray, inner_ns: FloatArray, *, first_waits: boo
     """The last of backward lies between the issue of two buckets, of which ranks wait for the second."""
     cycles = make_cycles(phase_ns)
     return dataclasses.replace(
-        cycles, parties=cycles.parties * 2, blocking=np.array([first_waits, True]), issued=(Phase.BACKWARD,) * 2,
-        gap_ns=np.stack([cycles.gap_ns[:, :, 0] - inner_ns, inner_ns], axis=2),
-        exposed_ns=np.concatenate([np.zeros_like(cycles.exposed_ns), cycles.exposed_ns], axis=2),
+        cycles, groups=cycles.groups * 2, is_waited_on=np.array([first_waits, True]), issued=(Phase.BACKWARD,) * 2,
+        work_ns=np.stack([cycles.work_ns[:, :, 0] - inner_ns, inner_ns], axis=2),
+        blocked_ns=np.concatenate([np.zeros_like(cycles.blocked_ns), cycles.blocked_ns], axis=2),
         transfer_ns=np.concatenate([np.zeros_like(cycles.transfer_ns), cycles.transfer_ns], axis=2),
     )  # fmt: skip
 
 
-def name(cycles: SyncCycles) -> list[Suspect]:
-    own = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
-    assert own.pieces is not None
-    return find_steady(cycles, own.phase_ns, own.gap_ns, pieces=own.pieces)
+def name(cycles: SyncCycles) -> list[CandidateCause]:
+    assert has_speed(cycles)
+    return detect(cycles, remove_common_slowdown, detect_slow_ranks)
+
+
+def has_speed(cycles: SyncCycles) -> bool:
+    return remove_common_slowdown(cycles, leave_all(cycles))[1].segments is not None
 
 
 @pytest.mark.parametrize("phase", LONG_NS)
@@ -70,7 +72,7 @@ def test_a_delay_that_speeds_drown_is_found_and_nobody_else_is_named(phase: Phas
         phase_ns = draw_work(draws, draw_speeds(draws))
         phase_ns[row, :, PHASE[phase]] += 2 * MS
         cycles = make_cycles(phase_ns)
-        drowned += not find_steady(cycles, cycles.phase_ns, cycles.gap_ns)
+        drowned += not detect(cycles, detect_slow_ranks)
         found += name(cycles)
     assert {(int(item.rows[0]), item.part) for item in found} == {(row, phase)}
     assert len(found) >= 5 and drowned >= (0 if phase is Phase.OPTIMIZER else 5)
@@ -83,7 +85,7 @@ def test_ranks_whose_speeds_differ_for_a_whole_job_are_not_named() -> None:
     for seed in range(20):
         draws = np.random.default_rng(seed)
         cycles = make_cycles(draw_work(draws, draw_speeds(draws, slow_ratio=(0.3, 0.9))))
-        blamed += bool(find_steady(cycles, cycles.phase_ns, cycles.gap_ns))
+        blamed += bool(detect(cycles, detect_slow_ranks))
         assert not name(cycles)
     assert blamed >= 5
 
@@ -105,7 +107,7 @@ def test_parts_that_vary_each_for_itself_tell_no_speed(related: float) -> None:
         own_ns = draw_drift(draws, 4, 50, related=related) if related else draw_own(draws, 4, 50)
         own_ns = np.concatenate([own_ns, np.zeros((4, 50, len(OWN_PARTS) - len(OWN_PHASES)))], axis=2)
         cycles = make_cycles(own_ns)
-        found += take_speed(cycles, cycles.phase_ns, cycles.gap_ns).pieces is not None
+        found += has_speed(cycles)
     assert found <= 3  # 1 % is meant
 
 
@@ -118,61 +120,60 @@ def test_stalls_that_stretch_all_that_a_rank_does_are_no_speed() -> None:
         own_ns *= np.where(draws.random(own_ns.shape[:2]) < 0.01, 3.0, 1.0)[:, :, None]
         own_ns[1, :, PHASE[Phase.BACKWARD]] += 0.05 * LONG_NS[Phase.BACKWARD]
         cycles = make_cycles(own_ns)
-        own = take_speed(cycles, cycles.phase_ns, cycles.gap_ns)
-        related += own.pieces is not None
-        found = find_steady(cycles, own.phase_ns, own.gap_ns, pieces=own.pieces)
+        related += has_speed(cycles)
+        found = detect(cycles, remove_common_slowdown, detect_slow_ranks)
         named += [(item.rows.tolist(), item.part) for item in found] == [([1], Phase.BACKWARD)]
     assert (related, named) == (0, 10)
 
 
-def test_the_piece_that_the_others_do_not_explain_is_set_aside() -> None:
+def test_the_segment_that_the_others_do_not_explain_is_set_aside() -> None:
     """Forward and optimizer say that the rank is faster by half a standard deviation, so backward is late.
 
     Without backward: weights 3.7 / 0.25 and 0.55 / 0.04, precision 1 + 54.76 + 7.5625, speed -36.475 / 63.3225. What
     this leaves of the two others is within its error, and so explained as well.
     """
     loads = np.array([3.7, 7.9, 0.55])
-    found = find_lasting(
-        np.array([[-2.0], [12.4], [-0.5]]) * MS, errors_ns=np.array([[0.5], [1.0], [0.2]]) * MS, loads_ns=loads * MS,
-        limits=np.full(3, 4.0), same=np.eye(3, dtype=bool),
+    found = explain_persistent(
+        np.array([[-2.0], [12.4], [-0.5]]) * MS, errors_ns=np.array([[0.5], [1.0], [0.2]]) * MS, loadings_ns=loads * MS,
+        critical_values=np.full(3, 4.0), same=np.eye(3, dtype=bool),
     )  # fmt: skip
     assert found[:, 0] == pytest.approx([-2.0 * MS, -7.9 * MS * 36.475 / 63.3225, -0.5 * MS], rel=1e-6)
 
 
-def test_the_piece_without_which_the_others_agree_is_set_aside_first() -> None:
-    """Of forward, two pieces of backward, and optimizer, the pieces of backward are late by 10.3 and by 1.3."""
+def test_the_segment_without_which_the_others_agree_is_set_aside_first() -> None:
+    """Of forward, two segments of backward, and optimizer, the segments of backward are late by 10.3 and by 1.3."""
     same = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=bool)
-    found = find_lasting(
+    found = explain_persistent(
         np.array([[-0.11], [10.28], [1.26], [-0.03]]) * MS, errors_ns=np.array([[0.11], [0.15], [0.18], [0.1]]) * MS,
-        loads_ns=np.array([1.8, 2.57, 0.57, 1.1]) * MS, limits=np.full(4, 3.7), same=same,
+        loadings_ns=np.array([1.8, 2.57, 0.57, 1.1]) * MS, critical_values=np.full(4, 3.7), same=same,
     )  # fmt: skip
     assert found[[0, 3], 0] == pytest.approx(np.array([-0.11, -0.03]) * MS)
     assert np.abs(found[1:3, 0]).max() < 0.2 * MS
 
 
 def test_a_speed_that_is_out_of_the_ordinary_explains_nothing() -> None:
-    """Both pieces are longer by one standard deviation of the speed, or by ten."""
+    """Both segments are longer by one standard deviation of the speed, or by ten."""
 
     def explain(excess_ns: float) -> list[float]:
-        return find_lasting(
-            np.full((2, 1), excess_ns), errors_ns=np.full((2, 1), 1.0), loads_ns=np.full(2, 4.0),
-            limits=np.full(2, 4.0), same=np.eye(2, dtype=bool),
+        return explain_persistent(
+            np.full((2, 1), excess_ns), errors_ns=np.full((2, 1), 1.0), loadings_ns=np.full(2, 4.0),
+            critical_values=np.full(2, 4.0), same=np.eye(2, dtype=bool),
         )[:, 0].tolist()  # fmt: skip
 
     assert explain(4.0) == [4, 4] and explain(40.0) == [0, 0]
     assert explain(11.0) == [11, 11] and explain(13.0) == [0, 0]  # 32 / 33 of 2.75 and of 3.25
 
 
-def test_pieces_of_one_part_do_not_explain_each_other() -> None:
-    """Backward is late by 6 in each of its two pieces, and forward is not late: not so fast as speeds vary."""
+def test_segments_of_one_part_do_not_explain_each_other() -> None:
+    """Backward is late by 6 in each of its two segments, and forward is not late: not so fast as speeds vary."""
     same = np.array([[True, False, False], [False, True, True], [False, True, True]])
-    ask = {"errors_ns": np.full((3, 1), 0.5), "loads_ns": np.full(3, 4.0), "limits": np.full(3, 4.0)}
+    ask = {"errors_ns": np.full((3, 1), 0.5), "loadings_ns": np.full(3, 4.0), "critical_values": np.full(3, 4.0)}
     late_ns = np.array([[0.0], [6.0], [6.0]])
-    assert find_lasting(late_ns, **ask, same=same)[:, 0] == pytest.approx([0, 0, 0], abs=0.1)
+    assert explain_persistent(late_ns, **ask, same=same)[:, 0] == pytest.approx([0, 0, 0], abs=0.1)
 
 
-def test_backward_is_cut_where_a_bucket_is_issued_and_a_delay_is_found_in_its_piece() -> None:
-    """Its 14 and 6 ms vary each for itself, too: the later piece hides a delay of 2 ms in the earlier one."""
+def test_backward_is_cut_where_a_bucket_is_issued_and_a_delay_is_found_in_its_segment() -> None:
+    """Its 14 and 6 ms vary each for itself, too: the later segment hides a delay of 2 ms in the earlier one."""
     draws = np.random.default_rng(10)
     speeds = draw_speeds(draws)
     phase_ns = draw_work(draws, speeds)
@@ -180,17 +181,17 @@ def test_backward_is_cut_where_a_bucket_is_issued_and_a_delay_is_found_in_its_pi
     phase_ns[:, :, PHASE[Phase.BACKWARD]] = inner_ns + 14 * MS * speeds * draws.lognormal(0, 0.03, speeds.shape)
     phase_ns[1, :, PHASE[Phase.BACKWARD]] += 2 * MS
     cycles = cut_backward(phase_ns, inner_ns)
-    pieces = cut_parts(cycles, cycles.phase_ns, cycles.gap_ns, 44.0 * MS)
-    assert [(OWN_PHASES[piece.code], piece.whole) for piece in pieces] == [
+    segments = cut_parts(cycles, leave_all(cycles))
+    assert [(OWN_PHASES[segment.code], segment.is_whole_part) for segment in segments] == [
         (Phase.FORWARD, True), (Phase.BACKWARD, False), (Phase.BACKWARD, False), (Phase.OPTIMIZER, True)
     ]  # fmt: skip
-    assert np.allclose(pieces[2].own_ns, inner_ns)
-    assert np.allclose(pieces[1].own_ns + inner_ns, phase_ns[:, :, PHASE[Phase.BACKWARD]])
+    assert np.allclose(segments[2].own_ns, inner_ns)
+    assert np.allclose(segments[1].own_ns + inner_ns, phase_ns[:, :, PHASE[Phase.BACKWARD]])
     (found,) = name(cycles)
     assert (found.rows.tolist(), found.part) == ([1], Phase.BACKWARD)
     assert found.late_ns == pytest.approx(2 * MS, rel=0.2)
     whole = make_cycles(phase_ns)
-    assert not find_steady(whole, whole.phase_ns, whole.gap_ns) and not name(whole)
+    assert not detect(whole, detect_slow_ranks) and not name(whole)
 
 
 def test_backward_is_not_cut_where_other_parts_may_lie_between_its_buckets() -> None:
@@ -199,7 +200,7 @@ def test_backward_is_not_cut_where_other_parts_may_lie_between_its_buckets() -> 
     phase_ns = draw_work(draws, draw_speeds(draws))
     between_ns = 0.8 * phase_ns[:, :, PHASE[Phase.FORWARD]] + 0.4 * phase_ns[:, :, PHASE[Phase.BACKWARD]]
     cycles = cut_backward(phase_ns, between_ns, first_waits=True)
-    assert all(piece.whole for piece in cut_parts(cycles, cycles.phase_ns, cycles.gap_ns, 44.0 * MS))
+    assert all(segment.is_whole_part for segment in cut_parts(cycles, leave_all(cycles)))
 
 
 def make_job(own_ns: FloatArray) -> Run:
@@ -217,9 +218,7 @@ def test_a_job_is_judged_without_its_speeds_and_the_report_says_who_is_waited_fo
     work_ns = draw_work(draws, draw_speeds(draws, slow_ratio=(0.1, 0.95)))
     verdict = analyze(make_job(work_ns)).verdict
     assert verdict.kind in (VerdictKind.NONE, VerdictKind.JITTER) and verdict.rank is None
-    assert verdict.reason.startswith(
-        "rank 1 is waited for: its own time is larger, but in no phase by more than chance"
-    )
+    assert verdict.reason.startswith("rank 1 is waited for: its own time is larger, but in no phase beyond chance")
     work_ns[0, :, PHASE[Phase.FORWARD]] += 3 * MS
     verdict = analyze(make_job(work_ns)).verdict
     assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.SLOW_RANK, 0, Phase.FORWARD)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
-from distprof.analyze.causes.intermittent import find_rare
+from distprof.analyze.causes.intermittent import detect_intermittent_ranks
+from distprof.analyze.causes.occasional_work import detect_occasional_work
 from distprof.analyze.cycles.sync_cycles import find_cycles
-from distprof.analyze.replay.candidate import Suspect
-from distprof.analyze.replay.counterfactual import replay_without
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, FloatArray, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
-from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
+from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, detect, draw_drift, draw_own, make_cycles
 from tests.factories import MS
 
 pytestmark = pytest.mark.slow
 
+FINDERS = (detect_occasional_work, detect_intermittent_ranks)
 STRUCK = [3, 14, 20, 29, 41]
 """Cycles at no period."""
 
 
-def suspect(phase_ns: FloatArray) -> list[Suspect]:
-    cycles = make_cycles(phase_ns)
-    return find_rare(cycles, phase_ns, float(np.median(cycles.cycle_ns)))
+def find(phase_ns: FloatArray) -> list[CandidateCause]:
+    return detect(make_cycles(phase_ns), *FINDERS)
 
 
-def name(phase_ns: FloatArray) -> list[Suspect]:
-    return [found for found in suspect(phase_ns) if len(found.rows)]
+def name(phase_ns: FloatArray) -> list[CandidateCause]:
+    return [found for found in find(phase_ns) if len(found.rows)]
 
 
 def make_steady(num_ranks: int, num_cycles: int) -> FloatArray:
@@ -41,12 +44,13 @@ def test_five_stalls_on_one_rank_of_eight_by_hand() -> None:
     own_ns = make_steady(8, 50)
     struck = [3, 14, 15, 29, 41]
     own_ns[5, struck, PHASE[Phase.FORWARD]] += 500 * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [5], Phase.FORWARD)
     assert (found.pattern, found.period, found.late_ns) == (None, None, 500 * MS)
     assert np.flatnonzero(found.acts).tolist() == struck
-    assert found.removal.gap_ns[5].sum(axis=1).tolist() == [500 * MS if step in struck else 0 for step in range(50)]
-    assert replay_without(make_cycles(own_ns), [found.removal]).tolist() == [110 * MS] * 50
+    taken_ns = found.counterfactual.work_ns[5].sum(axis=1).tolist()
+    assert taken_ns == [500 * MS if step in struck else 0 for step in range(50)]
+    assert replay_without(make_cycles(own_ns), [found.counterfactual]).tolist() == [110 * MS] * 50
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 8])
@@ -54,7 +58,7 @@ def test_every_tenth_step_is_a_period_even_of_two_ranks(num_ranks: int) -> None:
     """Of two ranks, five events on one of them are 6 % likely; that they come every tenth step is not."""
     own_ns = draw_own(np.random.default_rng(1), num_ranks, 50)
     own_ns[1, 4::10, PHASE[Phase.OPTIMIZER]] += 200 * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [1], Phase.OPTIMIZER)
     assert found.period == 10
     assert found.late_ns == pytest.approx(200 * MS, rel=0.02)
@@ -64,7 +68,7 @@ def test_a_stall_out_of_step_is_not_one_of_the_regular_ones() -> None:
     """Every 8th of fifty steps, and two others: chance puts two events on one of eight ranks once in 64 jobs."""
     own_ns, regular = make_steady(8, 50), list(range(5, 50, 8))
     own_ns[5, [*regular, 18, 33], PHASE[Phase.FORWARD]] += 500 * MS
-    named, nobodys = suspect(own_ns)
+    named, nobodys = find(own_ns)
     assert (named.rows.tolist(), named.part, named.period) == ([5], Phase.FORWARD, 8)
     assert np.flatnonzero(named.acts).tolist() == regular
     assert (nobodys.rows.tolist(), np.flatnonzero(nobodys.acts).tolist()) == ([], [18, 33])
@@ -75,18 +79,19 @@ def test_a_stall_of_all_ranks_in_a_step_in_which_one_is_late_is_nobodys() -> Non
     own_ns = make_steady(8, 60)
     own_ns[5, ::3, PHASE[Phase.FORWARD]] += 50 * MS
     own_ns[:, 30, PHASE[Phase.OTHER]] += 2000 * MS
-    named, nobodys = suspect(own_ns)
+    named, nobodys = find(own_ns)
     assert (named.rows.tolist(), named.kind) == ([5], VerdictKind.SLOW_RANK)
     assert (nobodys.rows.tolist(), nobodys.late_ns) == ([], 2000 * MS)
     assert np.flatnonzero(nobodys.acts).tolist() == [30]
-    assert replay_without(make_cycles(own_ns), [named.removal, nobodys.removal]).tolist() == [110 * MS] * 60
+    both = [named.counterfactual, nobodys.counterfactual]
+    assert replay_without(make_cycles(own_ns), both).tolist() == [110 * MS] * 60
 
 
 def test_too_many_stalls_out_of_step_are_the_same_ranks_and_not_regular() -> None:
     """Seven of them on the same one of eight ranks are no more chance than the regular ones."""
     own_ns, struck = make_steady(8, 100), [*range(5, 100, 8), 7, 18, 33, 41, 59, 72, 90]
     own_ns[5, struck, PHASE[Phase.FORWARD]] += 500 * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.rows.tolist(), found.period) == ([5], None)
     assert np.flatnonzero(found.acts).tolist() == sorted(struck)
 
@@ -94,17 +99,17 @@ def test_too_many_stalls_out_of_step_are_the_same_ranks_and_not_regular() -> Non
 def test_five_irregular_events_on_one_of_two_ranks_name_nobody() -> None:
     own_ns = draw_own(np.random.default_rng(2), 2, 50)
     own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += np.array([200.0, 1200, 500, 800, 350]) * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.kind, len(found.rows), found.part) == (VerdictKind.STALLS, 0, None)
     assert found.late_ns == pytest.approx(500 * MS, rel=0.02)
-    assert replay_without(make_cycles(own_ns), [found.removal]).max() < 125 * MS
+    assert replay_without(make_cycles(own_ns), [found.counterfactual]).max() < 125 * MS
 
 
 def test_five_events_of_one_length_name_one_of_two_ranks_although_they_come_at_no_period() -> None:
     """On one rank they are 6 % likely; that chance makes five of one length is not."""
     own_ns = draw_own(np.random.default_rng(2), 2, 50)
     own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += 500 * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [1], Phase.FORWARD)
     assert (found.period, np.flatnonzero(found.acts).tolist()) == (None, STRUCK)
 
@@ -119,11 +124,11 @@ def test_events_of_one_length_in_all_parts_at_once_name_neither_of_two_ranks() -
 def test_long_steps_of_which_nobody_is_the_cause_are_told_without_a_rank() -> None:
     """A stopped switch: all ranks wait 300 ms more in every fifth step."""
     cycles = make_cycles(make_steady(4, 50))
-    cycles.exposed_ns[:, ::5] += 300 * MS
+    cycles.blocked_ns[:, ::5] += 300 * MS
     cycles.transfer_ns[:, ::5] += 300 * MS
-    (found,) = find_rare(cycles, cycles.phase_ns, 110.0 * MS)
+    (found,) = detect(cycles, *FINDERS)
     assert (len(found.rows), found.part, int(found.acts.sum()), found.late_ns) == (0, None, 10, 300 * MS)
-    assert replay_without(cycles, [found.removal]).tolist() == [110 * MS] * 50
+    assert replay_without(cycles, [found.counterfactual]).tolist() == [110 * MS] * 50
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8, 64])
@@ -134,7 +139,7 @@ def test_a_rank_that_is_late_in_many_cycles_is_intermittent(num_ranks: int, shar
     own_ns = draw_own(draws, num_ranks, 200)
     struck = draws.random(200) < share
     own_ns[1, struck, PHASE[Phase.DATA]] += 12 * MS
-    (found,) = suspect(own_ns)
+    (found,) = find(own_ns)
     assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.SLOW_RANK, [1], Phase.DATA)
     assert found.pattern is Pattern.INTERMITTENT
     assert np.array_equal(found.acts, struck)
@@ -145,23 +150,23 @@ def test_two_ranks_with_stalls_are_both_named() -> None:
     own_ns = draw_own(np.random.default_rng(4), 8, 200)
     own_ns[1, 5::20, PHASE[Phase.OTHER]] += 300 * MS
     own_ns[6, 7::25, PHASE[Phase.DATA]] += 200 * MS
-    found = {(int(item.rows[0]), item.part, item.period) for item in suspect(own_ns)}
+    found = {(int(item.rows[0]), item.part, item.period) for item in find(own_ns)}
     assert found == {(1, Phase.OTHER, 20), (6, Phase.DATA, 25)}
 
 
 def test_a_rank_that_gets_slow_and_stays_so_is_left_to_change_points() -> None:
     own_ns = draw_own(np.random.default_rng(5), 8, 100)
     own_ns[2, 50:, PHASE[Phase.FORWARD]] += 20 * MS
-    assert suspect(own_ns) == []
+    assert find(own_ns) == []
 
 
 def test_what_costs_less_than_half_a_percent_is_not_named() -> None:
     """Every tenth step 5 ms more: 0.45 % of 110."""
     own_ns = make_steady(8, 100)
     own_ns[3, ::10, PHASE[Phase.DATA]] += 5 * MS
-    assert suspect(own_ns) == []
+    assert find(own_ns) == []
     own_ns[3, ::10, PHASE[Phase.DATA]] += 1 * MS
-    assert [item.rows.tolist() for item in suspect(own_ns)] == [[3]]
+    assert [item.rows.tolist() for item in find(own_ns)] == [[3]]
 
 
 def test_a_part_that_was_not_measured_names_nobody() -> None:
@@ -170,7 +175,7 @@ def test_a_part_that_was_not_measured_names_nobody() -> None:
     cycles = make_cycles(own_ns)
     unknown = own_ns.copy()
     unknown[:, :, PHASE[Phase.FORWARD]] = np.nan
-    assert [len(found.rows) for found in find_rare(cycles, unknown, 110.0 * MS)] == [0]
+    assert [len(found.rows) for found in detect(dataclasses.replace(cycles, phase_ns=unknown), *FINDERS)] == [0]
 
 
 def draw_tails(kind: str, draws: np.random.Generator, num_ranks: int, num_cycles: int) -> FloatArray:
@@ -203,9 +208,9 @@ def test_the_replay_finds_what_an_intermittent_rank_costs(strategy: str) -> None
     measured_steps = find_measured_steps(made.run)
     cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
-    (found,) = find_rare(cycles, cycles.phase_ns, float(np.median(cycles.cycle_ns)))
+    (found,) = detect(cycles, *FINDERS)
     assert (found.rows.tolist(), found.part, found.pattern) == ([2], Phase.FORWARD, Pattern.INTERMITTENT)
-    saved_ns = cycles.cycle_ns - replay_without(cycles, [found.removal])
+    saved_ns = cycles.cycle_ns - replay_without(cycles, [found.counterfactual])
     true_ns = (made.truth.step_ns - made.truth.without_delays_ns)[1:]
     assert saved_ns.mean() == pytest.approx(true_ns.mean(), rel=0.1)
 

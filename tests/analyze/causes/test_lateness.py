@@ -1,37 +1,48 @@
-"""How late ranks are, with what error, and when that changes."""
+"""How late ranks are, with what error, when that changes, and in which gaps it lies."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pytest
 
 from distprof.analyze.causes.lateness import (
+    can_hold,
+    critical_change,
     describe_excess,
-    find_centres,
-    find_change_limit,
-    find_changes,
+    locate_delay,
+    measure_change,
     measure_lateness,
     split_cycles,
 )
-from tests.analyze.stats.test_autocorrelation import make_series
+from distprof.analyze.causes.slow_ranks import detect_slow_ranks
+from distprof.analyze.stats.statistics import midmean
+from distprof.facts.run import OWN_PARTS, Part, Phase, Stretch
+from tests.analyze.replay.test_replay import make_cycles
+from tests.analyze.stats.test_significance import make_series
+from tests.analyze.synthetic_cycles import detect
+from tests.factories import MS
+
+FORWARD, BACKWARD, NORM = Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM
 
 
 def test_excess_by_hand() -> None:
     """Each rank against the median of the other two: 10 - 15, 10 - 15, 20 - 10."""
     late = measure_lateness(np.tile([[10.0], [10.0], [20.0]], (1, 12)))
     assert late.excess_ns[:, 0].tolist() == [-5, -5, 10]
-    assert late.spread_ns.tolist() == [0, 0, 0] and late.find_error(12).tolist() == [0, 0, 0]
+    assert late.spread_ns.tolist() == [0, 0, 0] and late.standard_error(12).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.5])
+@pytest.mark.parametrize("autocorrelation", [0.0, 0.5])
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_errors_cover_what_chance_does(ranks: int, memory: float) -> None:
+def test_errors_cover_what_chance_does(ranks: int, autocorrelation: float) -> None:
     """An excess that chance allows in one of a hundred jobs is seen in about two of 200."""
     beyond = 0
     for seed in range(200):
-        late = measure_lateness(make_series(memory, ranks=ranks, steps=50, seed=seed))
-        centre = find_centres(late.excess_ns)
-        beyond += bool((centre > late.find_limit(0.01 / ranks) * late.find_error(50)).any())
+        late = measure_lateness(make_series(autocorrelation, ranks=ranks, steps=50, seed=seed))
+        centre = midmean(late.excess_ns)
+        beyond += bool((centre > late.critical_value(0.01 / ranks) * late.standard_error(50)).any())
     assert beyond <= 5
 
 
@@ -39,30 +50,103 @@ def test_errors_cover_what_chance_does(ranks: int, memory: float) -> None:
 def test_the_error_is_that_of_the_midmean(name: str) -> None:
     """Not that of a median, which is larger by 15 %, or more for uniform values."""
     late = describe_excess(getattr(np.random.default_rng(4), name)(size=(2000, 200)))
-    assert np.std(find_centres(late.excess_ns)) == pytest.approx(np.median(late.find_error(200)), rel=0.07)
+    assert np.std(midmean(late.excess_ns)) == pytest.approx(np.median(late.standard_error(200)), rel=0.07)
 
 
 def test_a_change_is_found_where_it_is() -> None:
     own = make_series(0.0, ranks=8, steps=100, seed=3)
     own[2, 60:] += 5
     late = measure_lateness(own)
-    limit = find_change_limit(1e-4)
-    assert np.flatnonzero(find_changes(late) > limit).tolist() == [2]
+    limit = critical_change(1e-4)
+    assert np.flatnonzero(measure_change(late) > limit).tolist() == [2]
     ((first, at), (again, end)) = split_cycles(late, 2, limit)
     assert (first, end) == (0, 100) and at == again and abs(at - 60) <= 1
 
 
-def test_two_changes_make_three_pieces() -> None:
+def test_two_changes_make_three_stretches() -> None:
     own = make_series(0.0, ranks=8, steps=120, seed=4)
     own[5, 40:80] += 8
     late = measure_lateness(own)
-    assert [piece[1] for piece in split_cycles(late, 5, find_change_limit(1e-4))] == pytest.approx([40, 80, 120], abs=1)
+    assert [end for _, end in split_cycles(late, 5, critical_change(1e-4))] == pytest.approx([40, 80, 120], abs=1)
 
 
 def test_drift_seldom_looks_like_a_change() -> None:
-    limit = find_change_limit(0.01 / 8)
+    limit = critical_change(0.01 / 8)
     found = [
-        bool((find_changes(measure_lateness(make_series(0.5, ranks=8, steps=60, seed=seed))) > limit).any())
+        bool((measure_change(measure_lateness(make_series(0.5, ranks=8, steps=60, seed=seed))) > limit).any())
         for seed in range(200)
     ]
     assert sum(found) <= 4
+
+
+@pytest.mark.parametrize(
+    ("issued", "part", "gaps"),
+    [
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.DATA, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), FORWARD, [0, 1, 2]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), BACKWARD, [2, 3]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), NORM, [0, 3]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.OPTIMIZER, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Stretch.CHECKPOINT, [0]),
+        ((FORWARD, FORWARD, BACKWARD, NORM), Phase.OTHER, [0, 1, 2, 3]),
+        ((BACKWARD, BACKWARD), FORWARD, [0]),
+        ((BACKWARD, BACKWARD), BACKWARD, [0, 1]),
+        ((Stretch.BETWEEN, BACKWARD), Phase.OPTIMIZER, [0]),
+        ((Stretch.BETWEEN, BACKWARD), Phase.DATA, [1]),
+        ((Stretch.BETWEEN, BACKWARD), Stretch.EVALUATION, [0, 1]),
+        ((FORWARD, BACKWARD, FORWARD, BACKWARD), Phase.DATA, [0, 2]),  # two micro-steps
+        ((BACKWARD,), Phase.DATA, [0]),
+    ],
+)
+def test_a_part_lies_between_its_neighbours(issued: tuple[Part, ...], part: Part, gaps: list[int]) -> None:
+    count = len(issued)
+    cycles = make_cycles([[10.0] * count] * 2, [1] * count, [True] * count)
+    assert np.flatnonzero(can_hold(dataclasses.replace(cycles, issued=issued), part)).tolist() == gaps
+
+
+def test_an_excess_is_spread_over_the_gaps_that_are_longer() -> None:
+    cycles = make_cycles([[10, 30, 20]] * 2, [1] * 3, [True] * 3)
+    allowed, unsure = np.array([True, True, False]), np.full(3, 1.0)
+    assert locate_delay(cycles, allowed, np.array([6.0, 2.0, 9.0]), np.full(3, 0.1), 4).tolist() == [3, 1, 0]
+    assert locate_delay(cycles, allowed, np.array([-1.0, 0.2, 9.0]), unsure, 4).tolist() == [0, 4, 0]
+    assert locate_delay(cycles, allowed, np.array([-1.0, -2.0, 9.0]), unsure, 4).tolist() == [0, 4, 0]  # the longest
+
+
+def test_an_excess_may_lie_between_two_backwards_if_the_first_has_ended() -> None:
+    """As the generator's forward of a GAN, between the all-reduces of two models: 9 of the 10 that are looked for."""
+    late, error = np.array([0.2, 9.0, 9.0]), np.full(3, 0.1)
+    allowed = np.array([True, False, False])
+    for waits, placed in (([True] * 3, [0.2 / 1.82, 9 / 1.82, 9 / 1.82]), ([False, True, True], [0.2, 0, 9.0])):
+        cycles = dataclasses.replace(
+            make_cycles([[10, 30, 20]] * 2, [1] * 3, waits), issued=(BACKWARD, BACKWARD, BACKWARD)
+        )
+        assert locate_delay(cycles, allowed, late, error, 10).tolist() == pytest.approx(placed)
+    forward = dataclasses.replace(cycles, issued=(FORWARD, FORWARD, BACKWARD))
+    assert locate_delay(forward, allowed, late, error, 10).tolist() == [0.2, 0, 0]
+
+
+def test_a_rank_is_named_that_is_late_in_a_forward_between_two_backwards() -> None:
+    """A GAN whose rank 1 takes 26 ms longer in the generator's forward, after the discriminator's backward."""
+    draw = np.random.default_rng(3)
+    work_ns = draw.normal(10 * MS, 0.2 * MS, (2, 34, 2))
+    work_ns[1, :, 1] += 26 * MS
+    phase_ns = np.zeros((2, 34, len(OWN_PARTS)))
+    phase_ns[:, :, OWN_PARTS.index(BACKWARD)] = draw.normal(8 * MS, 0.2 * MS, (2, 34))
+    phase_ns[:, :, OWN_PARTS.index(FORWARD)] = work_ns.sum(axis=2) - phase_ns[:, :, OWN_PARTS.index(BACKWARD)]
+    cycles = dataclasses.replace(
+        make_cycles([[1, 1]] * 2, [1, 1], [True, True]), steps=np.arange(34), work_ns=work_ns, phase_ns=phase_ns,
+        blocked_ns=work_ns.max(axis=0) - work_ns + MS, transfer_ns=np.full_like(work_ns, MS),
+        start_ns=np.zeros((2, 34)), issued=(BACKWARD, BACKWARD),
+    )  # fmt: skip
+    (found,) = detect(cycles, detect_slow_ranks)
+    assert (found.rows.tolist(), found.part) == ([1], FORWARD)
+    assert found.late_ns == pytest.approx(26 * MS, rel=0.02)
+    assert found.counterfactual.work_ns[1][0] == pytest.approx([0, found.late_ns], abs=0.2 * MS)
+
+
+def test_what_a_rank_makes_up_for_before_it_arrives_is_not_spread() -> None:
+    """It takes 10 longer in a part; its gaps are as long as the others', or 4 longer, beyond doubt."""
+    cycles = make_cycles([[10, 30, 20]] * 2, [1] * 3, [True] * 3)
+    allowed, error = np.array([True, True, False]), np.full(3, 0.1)
+    assert locate_delay(cycles, allowed, np.array([0.0, -0.1, 9.0]), error, 10).tolist() == [0, 0, 0]
+    assert locate_delay(cycles, allowed, np.array([4.0, -1.0, 9.0]), error, 10).tolist() == [4, 0, 0]

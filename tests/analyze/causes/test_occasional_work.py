@@ -7,12 +7,13 @@ import pytest
 
 from benchmarks.simulate import Between, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.intermittent import find_rare
-from distprof.analyze.causes.occasional_work import Growths, find_occasions
-from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.causes.intermittent import detect_intermittent_ranks
+from distprof.analyze.causes.occasional_work import Excesses, detect_occasional_work
+from distprof.analyze.causes.outliers import mark_occasions
+from distprof.analyze.replay.candidate import CandidateCause
 from distprof.facts.run import OWN_PARTS, FloatArray, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
-from tests.analyze.synthetic_cycles import draw_own, make_cycles
+from tests.analyze.synthetic_cycles import detect, draw_own, make_cycles
 from tests.factories import MS
 
 SAVE = OWN_PARTS.index(Stretch.CHECKPOINT)
@@ -33,9 +34,9 @@ def make_loop(
     return own_ns
 
 
-def name(own_ns: FloatArray) -> list[Suspect]:
-    cycles = make_cycles(own_ns)
-    return [item for item in find_rare(cycles, own_ns, float(np.median(cycles.cycle_ns))) if len(item.rows)]
+def name(own_ns: FloatArray) -> list[CandidateCause]:
+    found = detect(make_cycles(own_ns), detect_occasional_work, detect_intermittent_ranks)
+    return [item for item in found if len(item.rows)]
 
 
 def test_the_times_at_which_all_ranks_are_longer_by_hand() -> None:
@@ -43,10 +44,10 @@ def test_the_times_at_which_all_ranks_are_longer_by_hand() -> None:
     own_ns = np.full((3, 10), 5.0)
     own_ns[0, 2] = 100
     own_ns[:, [3, 7]] = 50
-    assert np.flatnonzero(find_occasions(own_ns, 100.0)).tolist() == [3, 7]
-    assert not find_occasions(np.full((3, 10), 5.0), 100.0).any()
+    assert np.flatnonzero(mark_occasions(own_ns, 100.0)).tolist() == [3, 7]
+    assert not mark_occasions(np.full((3, 10), 5.0), 100.0).any()
     own_ns[1, 4] = np.nan
-    assert not find_occasions(own_ns, 100.0).any()
+    assert not mark_occasions(own_ns, 100.0).any()
 
 
 def test_two_slow_checkpoints_of_fifty_steps_name_one_of_eight_ranks() -> None:
@@ -128,15 +129,15 @@ def test_the_share_of_other_readings_by_hand() -> None:
     own_ns = np.full((3, 100), 50.0 * MS)
     own_ns[1, 30] += 100 * MS
     free = np.zeros((3, 100), dtype=bool)
-    growths = Growths([own_ns], [free], own_ns, 100.0 * MS)
-    assert growths.apart == 1
-    assert growths.find_share(90 * MS, 5) == pytest.approx(0.01480, rel=1e-3)
-    assert growths.find_share(110 * MS, 1.5) == pytest.approx(0.01480, rel=1e-3)  # 1.5 times 50 ms is 75
-    assert growths.find_share(110 * MS, 5) == pytest.approx(0.00894, rel=1e-3)  # none
+    excesses = Excesses([own_ns], [free], own_ns, 100.0 * MS)
+    assert excesses.apart == 1
+    assert excesses.bound_share_of(90 * MS, 5) == pytest.approx(0.01480, rel=1e-3)
+    assert excesses.bound_share_of(110 * MS, 1.5) == pytest.approx(0.01480, rel=1e-3)  # 1.5 times 50 ms is 75
+    assert excesses.bound_share_of(110 * MS, 5) == pytest.approx(0.00894, rel=1e-3)  # none
     held = free.copy()
     held[1, 30] = True
-    assert Growths([own_ns], [held], own_ns, 100.0 * MS).find_share(90 * MS, 5) < 0.009
-    assert Growths([own_ns / 100], [free], own_ns, 100.0 * MS).find_share(90 * MS, 5) == 1  # too short to tell
+    assert Excesses([own_ns], [held], own_ns, 100.0 * MS).bound_share_of(90 * MS, 5) < 0.009
+    assert Excesses([own_ns / 100], [free], own_ns, 100.0 * MS).bound_share_of(90 * MS, 5) == 1  # too short to tell
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -10,20 +10,20 @@ import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.periodic import find_draw_chance, find_rhythms, fold
-from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.causes.periodic import detect_periodic_ranks, fold, log_draw_p_value
+from distprof.analyze.replay.candidate import CandidateCause
 from distprof.facts.run import Part, Phase
-from tests.analyze.synthetic_cycles import PHASE, draw_drift, draw_own, make_cycles
+from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, draw_own, make_cycles
 from tests.factories import MS
 
 DRAWS = range(20)
 
 
-def find(own_ns: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]) -> list[Suspect]:
-    return find_rhythms(make_cycles(own_ns), own_ns, 110 * MS)
+def find(own_ns: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]) -> list[CandidateCause]:
+    return detect(make_cycles(own_ns), detect_periodic_ranks)
 
 
-def name(found: list[Suspect]) -> list[tuple[int, Part | None, int | None]]:
+def name(found: list[CandidateCause]) -> list[tuple[int, Part | None, int | None]]:
     return [(int(item.rows[0]), item.part, item.period) for item in found]
 
 
@@ -42,7 +42,7 @@ def test_a_late_seventh_step_is_found_where_no_single_one_stands_out() -> None:
     assert name(found) == [(2, Phase.FORWARD, 7)]
     assert np.flatnonzero(item.acts).tolist() == list(range(3, 140, 7))
     assert item.late_ns == pytest.approx(20 * MS, rel=0.3)
-    taken_ns = item.removal.gap_ns[2]
+    taken_ns = item.counterfactual.work_ns[2]
     assert taken_ns.shape == (140, 1) and not taken_ns[~item.acts].any()
     assert taken_ns[item.acts] == pytest.approx(item.late_ns, rel=0.3)
 
@@ -77,13 +77,13 @@ def test_heavy_tails_are_no_rhythm() -> None:
 def test_the_bound_of_a_draw_by_hand_and_by_counting() -> None:
     """Of 10 values a fifth is 1: three draws with replacement are all 1 with 0.2 ** 3, without with 2/10 x 1/9 x 0."""
     values = np.repeat([0.0, 1.0], [8, 2])
-    assert find_draw_chance(values, 3, 1.0) == pytest.approx(3 * math.log(0.2), abs=0.05)
+    assert log_draw_p_value(values, 3, 1.0) == pytest.approx(3 * math.log(0.2), abs=0.05)
     draws = np.random.default_rng(4)
     values = draws.pareto(1.5, 40)
     means = np.array([draws.choice(values, 6, replace=False).mean() for _ in range(4000)])
     for mean in np.quantile(means, [0.5, 0.9, 0.99]):
-        assert math.exp(find_draw_chance(values, 6, float(mean))) >= (means >= mean).mean()
-    assert find_draw_chance(values, 6, float(values.mean())) == 0.0
+        assert math.exp(log_draw_p_value(values, 6, float(mean))) >= (means >= mean).mean()
+    assert log_draw_p_value(values, 6, float(values.mean())) == 0.0
 
 
 @pytest.mark.slow

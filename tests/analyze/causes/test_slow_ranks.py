@@ -11,25 +11,25 @@ from hypothesis.extra.numpy import arrays
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.causes import find_causes
-from distprof.analyze.causes.slow_ranks import find_steady
+from distprof.analyze.causes.find_causes import find_causes
+from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, find_cycles
-from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import Cost
 from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
 from distprof.facts.run import OWN_PARTS, Clock, Phase, Run, Stretch
-from tests.analyze.synthetic_cycles import PHASE, draw_drift, make_cycles
+from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, make_cycles
 from tests.factories import MS, USUAL_NS, make_run
 
 
-def list_blamed(run: Run, clock: Clock = Clock.HOST) -> list[tuple[Suspect, Cost]]:
+def list_blamed(run: Run, clock: Clock = Clock.HOST) -> list[tuple[CandidateCause, Cost]]:
     measured_steps = find_measured_steps(run)
-    judgement = find_causes(measured_steps, find_cycles(measured_steps, read_timing(measured_steps, clock)))
-    return [] if judgement is None else list(judgement.named)
+    cause_costs = find_causes(measured_steps, find_cycles(measured_steps, read_timing(measured_steps, clock)))
+    return [] if cause_costs is None else list(cause_costs.named)
 
 
-def blame(run: Run, clock: Clock = Clock.HOST) -> tuple[Suspect, Cost]:
+def blame(run: Run, clock: Clock = Clock.HOST) -> tuple[CandidateCause, Cost]:
     """The largest cause with a name."""
     return list_blamed(run, clock)[0]
 
@@ -63,7 +63,7 @@ def test_under_strong_drift_all_ranks_tell_how_large_chance_is() -> None:
         own_ns = np.concatenate([own_ns, np.zeros((8, 50, len(OWN_PARTS) - own_ns.shape[2]))], axis=2)
         own_ns[5, :, PHASE[Phase.BACKWARD]] += 25 * MS
         cycles = make_cycles(own_ns)
-        for found in find_steady(cycles, cycles.phase_ns, cycles.gap_ns):
+        for found in detect(cycles, detect_slow_ranks):
             right += found.rows.tolist() == [5] and found.part is Phase.BACKWARD
             wrong += found.rows.tolist() != [5]
     assert right >= 15 and wrong <= 1
@@ -73,9 +73,9 @@ def test_under_strong_drift_all_ranks_tell_how_large_chance_is() -> None:
 def test_rows_alone_name_the_rank_and_the_phase(clock: Clock) -> None:
     """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20."""
     (found,) = list_blamed(make_late_run(20 * MS, on=clock), clock)
-    suspect, cost = found
-    assert (suspect.rows.tolist(), suspect.part, suspect.pattern) == ([1], Phase.OPTIMIZER, "persistent")
-    assert suspect.late_ns == 20 * MS and suspect.acts.all()
+    candidate, cost = found
+    assert (candidate.rows.tolist(), candidate.part, candidate.pattern) == ([1], Phase.OPTIMIZER, "persistent")
+    assert candidate.late_ns == 20 * MS and candidate.acts.all()
     assert (cost.lost_ns.value, cost.lost_ns.low, cost.alone_ns.value) == (20 * MS, 20 * MS, 20 * MS)
 
 
@@ -83,8 +83,8 @@ def test_a_rank_that_is_late_always_and_now_and_then_a_little_more_is_one_cause(
     """20 ms in every step, and 10 more in eight of fifty: 21.6 in the mean. Five times as much more is told apart."""
     struck = np.isin(np.arange(50), [4, 9, 13, 22, 28, 33, 41, 47])
     (found,) = list_blamed(make_late_run((20 + 10 * struck) * MS, num_steps=50))
-    suspect, cost = found
-    assert (suspect.rows.tolist(), suspect.part, suspect.late_ns) == ([1], Phase.OPTIMIZER, 20 * MS)
+    candidate, cost = found
+    assert (candidate.rows.tolist(), candidate.part, candidate.late_ns) == ([1], Phase.OPTIMIZER, 20 * MS)
     assert cost.lost_ns.value == pytest.approx(21.6 * MS, rel=0.02)  # the last step's follows after the run
     two = list_blamed(make_late_run((20 + 50 * struck) * MS, num_steps=50))
     assert [item.rows.tolist() for item, _ in two] == [[1], [1]]
@@ -96,8 +96,8 @@ def test_what_a_rank_does_between_its_steps_counts_too() -> None:
     idle_ns = np.array([[0], [30], [0], [0]]) * MS
     begin_ns = 10**12 + np.arange(12) * (step_ns + idle_ns)
     times = {**USUAL_NS, "all_reduce": 15 * MS + step_ns - 100 * MS}
-    suspect, cost = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
-    assert (suspect.rows.tolist(), suspect.part) == ([1], Stretch.BETWEEN)
+    candidate, cost = blame(make_run(num_ranks=4, num_steps=12, host_ns=times, columns={"begin_host_ns": begin_ns}))
+    assert (candidate.rows.tolist(), candidate.part) == ([1], Stretch.BETWEEN)
     assert cost.lost_ns.value == 30 * MS
 
 
@@ -154,9 +154,9 @@ def test_a_noisy_phase_does_not_hide_a_slow_one() -> None:
     own = {"forward": forward, "optimizer": draws.uniform(5, 60, (4, 50)) * MS, "backward": np.full((4, 50), 20.0 * MS)}
     total = sum(own.values())
     waits = np.maximum(total.max(axis=0) - total, 0) + 2 * MS
-    suspect, _ = blame(make_run(num_ranks=4, num_steps=50, num_warmup=0, host_ns={**own, "all_reduce": waits}))
-    assert (suspect.rows.tolist(), suspect.part) == ([2], Phase.FORWARD)
-    assert suspect.late_ns == pytest.approx(16 * MS, rel=0.1)
+    candidate, _ = blame(make_run(num_ranks=4, num_steps=50, num_warmup=0, host_ns={**own, "all_reduce": waits}))
+    assert (candidate.rows.tolist(), candidate.part) == ([2], Phase.FORWARD)
+    assert candidate.late_ns == pytest.approx(16 * MS, rel=0.1)
 
 
 def test_what_cancels_over_a_step_is_seen_where_ranks_wait_in_between() -> None:
@@ -165,9 +165,9 @@ def test_what_cancels_over_a_step_is_seen_where_ranks_wait_in_between() -> None:
         Delay(rank=3, phase=phase, delay_ns=ns * MS) for phase, ns in ((Phase.DATA, 20), (Phase.FORWARD, -20))
     )
     sharded = simulate(SimulatedJob(strategy="fsdp", delays=delays), seed=2)
-    suspect, cost = blame(sharded.run)
+    candidate, cost = blame(sharded.run)
     true_ns = float((sharded.truth.step_ns - sharded.truth.without_delays_ns)[1:].mean())
-    assert (suspect.rows.tolist(), suspect.part) == ([3], Phase.DATA)
+    assert (candidate.rows.tolist(), candidate.part) == ([3], Phase.DATA)
     assert cost.lost_ns.value == pytest.approx(true_ns, rel=0.15)
     assert not list_blamed(simulate(SimulatedJob(delays=delays), seed=2).run)
 

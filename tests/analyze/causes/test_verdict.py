@@ -197,7 +197,7 @@ def test_ranks_that_do_not_go_through_their_steps_together_have_no_verdict() -> 
     run = make_run(num_ranks=3, num_steps=20, host_ns={name: np.asarray(ns) * factor for name, ns in USUAL_NS.items()})
     verdict = analyze(run).verdict
     assert (verdict.kind, verdict.rank, verdict.lost_ratio) == ("none", None, None)
-    assert verdict.reason == "the ranks do not go through their steps together: rank 2 takes far longer than others"
+    assert verdict.reason == "the ranks are not in lockstep: rank 2's steps take more than twice as long as others'"
 
 
 def test_a_delay_that_transfers_hide_is_not_said_to_be_unseen() -> None:

@@ -12,8 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze import analyze
-from distprof.analyze.clocks.clock_report import note_device_clocks, report_device_clocks
-from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
+from distprof.analyze.clocks.device_clock import (
+    DeviceClockMap,
+    map_device_clocks,
+    note_device_clocks,
+    report_device_clocks,
+)
 from distprof.facts.run import Clock, ClockReading, CollectiveKind, Collectives, FloatArray, Phase, Run
 from tests.factories import USUAL_NS, make_run
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.analyze.cycles.device_follows import LAG_NS
+from distprof.analyze.cycles.device_collectives import LAG_NS
 from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles, renumber
-from distprof.analyze.replay.replay import measure_saved, replay
+from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, FloatArray, Phase, Run, Stretch
 from tests.analyze.device_jobs import Job, Times, make_ddp, make_fsdp
+from tests.analyze.synthetic_cycles import measure_saved
 from tests.factories import MS, make_run
 
 NUM_STEPS = 10
@@ -71,31 +72,31 @@ def test_ddp_by_hand() -> None:
     """Its waits begin where the last bucket is issued, so nothing but the clock differs from the host."""
     cycles = find(make_ddp_run())
     assert (cycles.source, cycles.clock) == ("collectives", Clock.DEVICE)
-    assert cycles.awaits is None and cycles.follows is None
-    assert cycles.blocking.tolist() == [False, True]
-    assert (cycles.gap_ns[:, 3] / MS).tolist() == [[6 + 10, 10], [6 + 12, 10], [6 + 10, 15]]
-    assert (cycles.exposed_ns[:, 3] / MS).tolist() == [[0, 9], [0, 7], [0, 4]]
+    assert cycles.waits_for is None and cycles.predecessor is None
+    assert cycles.is_waited_on.tolist() == [False, True]
+    assert (cycles.work_ns[:, 3] / MS).tolist() == [[6 + 10, 10], [6 + 12, 10], [6 + 10, 15]]
+    assert (cycles.blocked_ns[:, 3] / MS).tolist() == [[0, 9], [0, 7], [0, 4]]
     assert (cycles.transfer_ns[:, 3] / MS).tolist() == [[3, 4]] * 3  # took least: rank 1 at first, then rank 2
     assert np.abs(cycles.start_ns).max() < 1
     assert cycles.cycle_ns[3] == replay(cycles)[3] == 35 * MS
-    rank_2 = cycles.gap_ns.copy()
+    rank_2 = cycles.work_ns.copy()
     rank_2[2, :, 1] = 10 * MS
-    assert measure_saved(cycles, gap_ns=rank_2)[3] == 3 * MS  # then rank 1 is last
+    assert measure_saved(cycles, work_ns=rank_2)[3] == 3 * MS  # then rank 1 is last
 
 
 def test_time_between_steps_is_the_devices_and_what_it_was_for_the_hosts() -> None:
     """The host logs for 5 ms while the device has work for all but 2 of them."""
     cycles = find(make_ddp_run(between_ms=2, logging_host_ns=5 * MS, begin_host_ns=MS * 45.0 * np.arange(NUM_STEPS)))
-    assert (cycles.gap_ns[:, 3, 0] / MS).tolist() == [18, 20, 18]
+    assert (cycles.work_ns[:, 3, 0] / MS).tolist() == [18, 20, 18]
     assert (cycles.phase_ns[:, 3, OWN_PARTS.index(Stretch.LOGGING)] / MS).tolist() == [2, 2, 2]
     assert (cycles.phase_ns[:, 3, OWN_PARTS.index(Stretch.BETWEEN)] / MS).tolist() == [0, 0, 0]
 
 
 def test_a_wait_between_steps_on_the_host_is_a_collective_of_its_own_as_far_as_the_device_idles() -> None:
     cycles = find(make_ddp_run(between_ms=2, between_count=1, between_wait_host_ns=9 * MS, between_after_host_ns=0))
-    assert cycles.blocking.tolist() == [True, False, True]
-    assert (cycles.exposed_ns[:, 3, 0] / MS).tolist() == [2, 2, 2]
-    assert (cycles.gap_ns[:, 3, :2] / MS).tolist() == [[6, 10], [6, 12], [6, 10]]
+    assert cycles.is_waited_on.tolist() == [True, False, True]
+    assert (cycles.blocked_ns[:, 3, 0] / MS).tolist() == [2, 2, 2]
+    assert (cycles.work_ns[:, 3, :2] / MS).tolist() == [[6, 10], [6, 12], [6, 10]]
 
 
 def make_fsdp_run() -> Run:
@@ -124,19 +125,19 @@ def make_fsdp_run() -> Run:
 
 def test_fsdp2_by_hand() -> None:
     cycles = find(make_fsdp_run())
-    assert cycles.awaits is not None
-    assert cycles.awaits.tolist() == [-1, -1, 1, -1, 3]
-    assert cycles.blocking.tolist() == [True, False, True, False, True]
-    assert [len(parties) for parties in cycles.parties] == [1, 1, 0, 1, 0]
+    assert cycles.waits_for is not None
+    assert cycles.waits_for.tolist() == [-1, -1, 1, -1, 3]
+    assert cycles.is_waited_on.tolist() == [True, False, True, False, True]
+    assert [len(groups) for groups in cycles.groups] == [1, 1, 0, 1, 0]
     assert cycles.kinds == (GATHER, GATHER, GATHER, SCATTER, SCATTER)
     assert cycles.issued == (Phase.FORWARD,) * 3 + (Phase.BACKWARD,) * 2
-    assert (cycles.gap_ns[:, 3] / MS).tolist() == [[1 + 1, 0, 4, 4, 1], [1 + 1, 0, 6, 4, 1]]
-    assert (cycles.exposed_ns[:, 3] / MS).tolist() == [[2, 0, 0, 0, 3], [2, 0, 0, 0, 1]]
+    assert (cycles.work_ns[:, 3] / MS).tolist() == [[1 + 1, 0, 4, 4, 1], [1 + 1, 0, 6, 4, 1]]
+    assert (cycles.blocked_ns[:, 3] / MS).tolist() == [[2, 0, 0, 0, 3], [2, 0, 0, 0, 1]]
     assert (cycles.transfer_ns[:, 3] / MS).tolist() == [[2, 2, 0, 2, 0]] * 2
     assert cycles.cycle_ns[3] == replay(cycles)[3] == 16 * MS
-    alike = cycles.gap_ns.copy()
+    alike = cycles.work_ns.copy()
     alike[1, :, 2] = 4 * MS
-    assert measure_saved(cycles, gap_ns=alike)[3] == 2 * MS
+    assert measure_saved(cycles, work_ns=alike)[3] == 2 * MS
     free = np.zeros_like(cycles.transfer_ns)
     assert measure_saved(cycles, transfer_ns=free)[3] == (2 + 1) * MS  # of the last transfer, compute hides one
     slow = cycles.transfer_ns.copy()
@@ -151,22 +152,22 @@ def test_a_reduction_among_replicas_follows_that_among_shards() -> None:
     the other start earlier."""
     job = make_fsdp(Times(4, 12, noise=0), shards=[[0, 1], [2, 3]])
     cycles = find(job.record())
-    assert cycles.follows is not None
+    assert cycles.predecessor is not None
     reduces = [
-        index for index, kind in enumerate(cycles.kinds) if kind is CollectiveKind.ALL_REDUCE and cycles.parties[index]
+        index for index, kind in enumerate(cycles.kinds) if kind is CollectiveKind.ALL_REDUCE and cycles.groups[index]
     ]
-    assert [cycles.kinds[index] for index in cycles.follows[reduces].tolist()] == [SCATTER] * 4
-    assert cycles.gap_ns[:, :, reduces].max() < 1_000
-    last = int(cycles.follows[reduces[-1]])
+    assert [cycles.kinds[index] for index in cycles.predecessor[reduces].tolist()] == [SCATTER] * 4
+    assert cycles.work_ns[:, :, reduces].max() < 1_000
+    last = int(cycles.predecessor[reduces[-1]])
     shorter = cycles.transfer_ns.copy()
     shorter[:, :, last] -= MS
     assert measure_saved(cycles, transfer_ns=shorter) == pytest.approx(MS, abs=20_000)
 
 
-def test_punctual_ranks_do_not_come_to_a_later_wait_after_the_median_one() -> None:
+def test_median_arrivals_ranks_do_not_come_to_a_later_wait_after_the_median_one() -> None:
     """Rank 1 comes to the second wait at 9 and to the reduction at 13; the median of two is 8, and then 12."""
     cycles = find(make_fsdp_run())
-    assert (measure_saved(cycles, punctual=True)[3] / MS) == pytest.approx(1.5)
+    assert (measure_saved(cycles, median_arrivals=True)[3] / MS) == pytest.approx(1.5)
 
 
 def test_waits_in_another_order_on_some_rank_are_looked_at_by_rows() -> None:
@@ -188,7 +189,7 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out_if_they_are_few() -> No
     end_ns[0, 4, 1] = np.nan
     cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
     assert cycles.steps.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]
-    assert cycles.gap_ns[:, 3, 0].tolist() == [2 * MS] * 2  # step 4's tail is told by its row
+    assert cycles.work_ns[:, 3, 0].tolist() == [2 * MS] * 2  # step 4's tail is told by its row
     end_ns[0, :, 1] = np.nan  # on one rank never: nobody knows what this gather takes
     cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
     assert cycles.steps.tolist() == list(range(1, 10))
@@ -221,8 +222,8 @@ def test_ranks_with_other_collectives_are_looked_at_by_rows() -> None:
 
 def test_indices_follow_their_entries() -> None:
     assert renumber(None, [0]) is None
-    awaits = renumber(np.array([-1, 0, -1]), [-1, 0, 1, 0, 2, 1])
-    assert awaits is not None and awaits.tolist() == [-1, -1, 1, -1, -1, 3]
+    waits_for = renumber(np.array([-1, 0, -1]), [-1, 0, 1, 0, 2, 1])
+    assert waits_for is not None and waits_for.tolist() == [-1, -1, 1, -1, -1, 3]
 
 
 JOBS = st.tuples(
@@ -252,18 +253,18 @@ def test_own_times_waits_and_transfers_are_those_of_the_job(
     cycles = find(job.record(every=every))
     assert cycles.source == "collectives"
     rate = 1 + 50e-6 * np.linspace(-1, 1, 4)[:, None]
-    long_ns = cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)
+    long_ns = cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2)
     true_ns = job.cycle_ns[:, cycles.steps - 1]
     assert np.abs(long_ns - rate * true_ns).max() < 1_000
-    assert np.abs(cycles.exposed_ns.sum(axis=2) - rate * job.exposed_ns[:, cycles.steps].sum(axis=2)).max() < 1_000
+    assert np.abs(cycles.blocked_ns.sum(axis=2) - rate * job.exposed_ns[:, cycles.steps].sum(axis=2)).max() < 1_000
     own_ns = rate * sum(job.phase_ns[phase][:, cycles.steps] for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD))
     own_ns += rate * (job.phase_ns[Phase.OPTIMIZER][:, cycles.steps - 1] + job.between_ns)
-    assert np.abs(cycles.gap_ns.sum(axis=2) - own_ns).max() < 1_000
+    assert np.abs(cycles.work_ns.sum(axis=2) - own_ns).max() < 1_000
     assert np.abs(cycles.phase_ns.sum(axis=2) - own_ns).max() < 1_000
-    took_ns = [cycles.transfer_ns[:, :, index] for index, parties in enumerate(cycles.parties) if parties]
+    took_ns = [cycles.transfer_ns[:, :, index] for index, groups in enumerate(cycles.groups) if groups]
     expected = sorted(op.transfer_ns for op in job.issued)[-len(took_ns) :]
     assert np.abs(np.sort(took_ns, axis=0) / np.array(expected)[:, None, None] - 1).max() < 0.02
     replayed_ns, whole_ns = replay(cycles), np.sort(true_ns, axis=0)
     near_ns = LAG_NS + 20_000  # a start that followed by chance within the lag is taken to follow at once
     assert (replayed_ns > whole_ns[0] - near_ns).all() and (replayed_ns < whole_ns[-1] + near_ns).all()
-    assert (replay(cycles, punctual=True) <= replayed_ns + 1).all()
+    assert (replay(cycles, median_arrivals=True) <= replayed_ns + 1).all()

@@ -51,10 +51,10 @@ def test_own_times_by_hand() -> None:
     follows the last wait stands for what came before, on rank 1 the middle of 20 and 15."""
     cycles = find(make_two_steps(make_table()))
     assert cycles.source == "collectives"
-    assert cycles.blocking.tolist() == [False, True]
-    assert cycles.gap_ns[0].tolist() == [[15 + 20, 40], [15 + 10 + 20, 40]]
-    assert cycles.gap_ns[1].tolist() == [[17.5 + 30, 40], [20 + 15 + 30, 40]]
-    assert cycles.exposed_ns[:, :, 1].tolist() == [[25, 25], [15, 15]]
+    assert cycles.is_waited_on.tolist() == [False, True]
+    assert cycles.work_ns[0].tolist() == [[15 + 20, 40], [15 + 10 + 20, 40]]
+    assert cycles.work_ns[1].tolist() == [[17.5 + 30, 40], [20 + 15 + 30, 40]]
+    assert cycles.blocked_ns[:, :, 1].tolist() == [[25, 25], [15, 15]]
     assert cycles.phase_ns[:, :, OWN_PARTS.index(Stretch.BETWEEN)].tolist() == [[0, 10], [0, 15]]
     optimizer = OWN_PARTS.index(Phase.OPTIMIZER)
     assert cycles.phase_ns[:, :, optimizer].tolist() == [[25, 25], [37.5, 40]]  # of the step before
@@ -68,8 +68,8 @@ def test_waits_for_collectives_issued_together_follow_each_other() -> None:
         "exposed_ns": np.broadcast_to(np.array([30.0, 5.0]), (2, 2, 2)),
     }  # fmt: skip
     cycles = find(make_two_steps(make_table(**both)))
-    assert cycles.gap_ns[0, 1].tolist() == [45 + 10 + 20, 0]
-    assert (cycles.gap_ns + cycles.exposed_ns)[0, 1].sum() == 110
+    assert cycles.work_ns[0, 1].tolist() == [45 + 10 + 20, 0]
+    assert (cycles.work_ns + cycles.blocked_ns)[0, 1].sum() == 110
 
 
 def test_transfers_by_hand() -> None:
@@ -112,7 +112,7 @@ def test_on_clocks_that_nobody_compared_the_shortest_wait_is_the_transfer() -> N
 def test_own_time_and_waits_make_the_cycle(strategy: str) -> None:
     made = simulate(SimulatedJob(strategy=strategy, num_steps=12), seed=2)
     cycles = find(made.run)
-    whole = cycles.gap_ns.sum(axis=2) + cycles.exposed_ns.sum(axis=2)
+    whole = cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2)
     assert cycles.steps.tolist() == list(range(1, 12))  # how late the ranks came into the first step is not recorded
     assert np.abs(whole - made.truth.step_ns[1:]).max() < 10  # the stamps are rounded to ns
 
@@ -143,6 +143,6 @@ def test_ranks_with_different_collectives_are_looked_at_by_their_rows() -> None:
     )  # fmt: skip
     cycles = find(make_two_steps(one, other))
     assert cycles.source == "rows"
-    assert cycles.exposed_ns[:, :, 0].tolist() == [[25, 25], [15, 15]]
-    assert cycles.gap_ns[:, :, 0].tolist() == [[75, 85], [87.5, 105]]
+    assert cycles.blocked_ns[:, :, 0].tolist() == [[25, 25], [15, 15]]
+    assert cycles.work_ns[:, :, 0].tolist() == [[75, 85], [87.5, 105]]
     assert cycles.transfer_ns[:, :, 0].tolist() == [[12.5, 5], [15, 15]]  # waited, less what the other did meanwhile

@@ -8,10 +8,11 @@ from typing import Literal
 
 from benchmarks.simulate import Clocks, SimulatedJob, simulate
 from benchmarks.verdicts.verdict_rows.links import rate_links
+from distprof.analyze.causes.find_causes import list_candidates
 from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
 from distprof.analyze.links.link_speeds import GIGABIT_BYTES_PER_S
-from distprof.analyze.links.slow_link import find_slow_links
-from distprof.analyze.replay.candidate import Suspect
+from distprof.analyze.links.slow_link import detect_slow_links
+from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
 from distprof.facts.run import Clock, LinkReading, Run
 
@@ -36,8 +37,9 @@ def measure(run: Run) -> tuple[MeasuredSteps, SyncCycles]:
     return measured_steps, cycles
 
 
-def find(run: Run) -> list[Suspect]:
-    return find_slow_links(*measure(run))
+def find(measured: Run | tuple[MeasuredSteps, SyncCycles]) -> list[CandidateCause]:
+    measured_steps, cycles = measure(measured) if isinstance(measured, Run) else measured
+    return list(list_candidates(measured_steps, cycles, [detect_slow_links]))
 
 
 def simulate_run(job: SimulatedJob, seed: int = 3) -> Run:

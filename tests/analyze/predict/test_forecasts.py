@@ -162,11 +162,11 @@ def test_further_micro_steps_are_those_of_other_steps_in_turn(more: int) -> None
     """However many there are: a damaged record may say 10^12."""
     cycles = make_cycles(draw_own(np.random.default_rng(1), 2, 7))
     own_ns = cycles.phase_ns[:, :, [OWN_PARTS.index(phase) for phase in REPEATED]].sum(axis=2) / 3
-    expected_ns = cycles.gap_ns[:, :, 0] + more // 7 * own_ns.sum(axis=1, keepdims=True)
+    expected_ns = cycles.work_ns[:, :, 0] + more // 7 * own_ns.sum(axis=1, keepdims=True)
     for number in range(more % 7):
         expected_ns += np.roll(own_ns, number + 1, axis=1)
     found = repeat_computing(cycles, 0, recorded=3, wanted=3 + more)
-    np.testing.assert_allclose(found.gap_ns[:, :, 0], expected_ns, rtol=1e-12)
+    np.testing.assert_allclose(found.work_ns[:, :, 0], expected_ns, rtol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "hsdp"])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.analyze.causes.confirmation import gather_evidence
+from distprof.analyze.causes.cause_report import gather_evidence
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import Suspect
-from distprof.analyze.replay.cost import Judgement, judge_suspects
-from distprof.analyze.replay.counterfactual import Removal
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.cost import CauseCosts, cost_causes
+from distprof.analyze.replay.replay import Counterfactual
 from distprof.facts.run import OWN_PARTS, Clock, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 
@@ -26,28 +26,28 @@ def make_cycles(own: list[float], transfer: float) -> SyncCycles:
     everyone = np.arange(len(own))
     return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=everyone, steps=np.arange(STEPS),
-        parties=((("default", everyone),),), blocking=np.array([True]), gap_ns=gaps,
-        exposed_ns=gaps.max(axis=0) - gaps + transfer, transfer_ns=np.full_like(gaps, transfer),
+        groups=((("default", everyone),),), is_waited_on=np.array([True]), work_ns=gaps,
+        blocked_ns=gaps.max(axis=0) - gaps + transfer, transfer_ns=np.full_like(gaps, transfer),
         start_ns=np.zeros((len(own), STEPS)), phase_ns=np.zeros((len(own), STEPS, len(OWN_PARTS))),
     )  # fmt: skip
 
 
-def suspect(row: int, taken_ns: float) -> Suspect:
-    return Suspect(
+def candidate(row: int, taken_ns: float) -> CandidateCause:
+    return CandidateCause(
         kind=VerdictKind.SLOW_RANK, rows=np.array([row]), part=Phase.FORWARD, acts=np.ones(STEPS, dtype=bool),
-        removal=Removal(gap_ns={row: np.full((STEPS, 1), taken_ns)}), late_ns=taken_ns,
+        counterfactual=Counterfactual(work_ns={row: np.full((STEPS, 1), taken_ns)}), late_ns=taken_ns,
         excess_ns=np.full(STEPS, taken_ns),
     )  # fmt: skip
 
 
-def judge(own: list[float], transfer: float, *suspects: Suspect) -> Judgement:
-    return judge_suspects(make_cycles(own, transfer), suspects)
+def judge(own: list[float], transfer: float, *candidates: CandidateCause) -> CauseCosts:
+    return cost_causes(make_cycles(own, transfer), candidates)
 
 
 def test_two_ranks_that_hide_each_other_by_hand() -> None:
     """Cycles of 120 + 10. Without rank 3 they take 119 + 10, without rank 1 still 130, without both 110. Each alone
     would cost 20 and 19. Removed first and second, rank 3 saves 1 and 20, and rank 1 saves 19 and 0."""
-    made = judge([100, 119, 100, 120], 10, suspect(1, 19), suspect(3, 20))
+    made = judge([100, 119, 100, 120], 10, candidate(1, 19), candidate(3, 20))
     (first, one), (second, other) = made.named
     assert (first.rows.tolist(), second.rows.tolist()) == ([3], [1])
     assert (one.lost_ns.value, one.alone_ns.value) == (1, 20)
@@ -58,7 +58,7 @@ def test_two_ranks_that_hide_each_other_by_hand() -> None:
 
 def test_what_costs_nothing_is_dropped() -> None:
     """Rank 0 is 15 later than usual and still not the last; without it nothing changes, with or without rank 3."""
-    made = judge([115, 118, 118, 150], 10, suspect(0, 15), suspect(3, 32))
+    made = judge([115, 118, 118, 150], 10, candidate(0, 15), candidate(3, 32))
     assert [item.rows.tolist() for item, _ in made.named] == [[3]]
 
 
@@ -70,7 +70,7 @@ def test_what_costs_nothing_is_dropped() -> None:
 def test_parts_add_up_to_what_removing_everything_saves(
     own: list[float], transfer: float, taken: list[tuple[int, float]]
 ) -> None:
-    made = judge(own, transfer, *(suspect(row, ns) for row, ns in taken))
+    made = judge(own, transfer, *(candidate(row, ns) for row, ns in taken))
     assert min(made.joint_ns) >= -1e-6 and made.ideal_ns >= 0
     left_ns = made.step_ns - sum(made.joint_ns)
     assert left_ns >= made.ideal_ns - 1e-6
@@ -82,6 +82,6 @@ def test_a_part_that_some_cycles_lack_is_compared_in_those_that_have_it() -> Non
     """Rank 1 evaluates for 9 every third cycle, the others for 4, and 0 in the other cycles says nothing."""
     cycles = make_cycles([100, 103, 100], 10)
     cycles.phase_ns[:, ::3, OWN_PARTS.index(Stretch.EVALUATION)] = [[4], [9], [4]]
-    named = dataclasses.replace(suspect(1, 3), part=Stretch.EVALUATION)
+    named = dataclasses.replace(candidate(1, 3), part=Stretch.EVALUATION)
     told = gather_evidence(cycles, named)[-1]
     assert (told.sign, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)

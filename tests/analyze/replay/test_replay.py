@@ -9,19 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.replay import measure_saved, replay
+from distprof.analyze.replay.replay import replay
 from distprof.facts.run import OWN_PHASES, Clock
+from tests.analyze.synthetic_cycles import measure_saved
 
 EVERYONE = np.arange(2)
 
 
-def make_cycles(gap_ns: list[list[float]], transfer_ns: list[float], blocking: list[bool]) -> SyncCycles:
+def make_cycles(work_ns: list[list[float]], transfer_ns: list[float], is_waited_on: list[bool]) -> SyncCycles:
     """One cycle of two ranks; the gaps by rank and collective."""
-    gaps = np.array(gap_ns, dtype=float)[:, None, :]
+    gaps = np.array(work_ns, dtype=float)[:, None, :]
     return SyncCycles(
         source="collectives", clock=Clock.HOST, positions=EVERYONE, steps=np.arange(1),
-        parties=tuple((("default", EVERYONE),) for _ in transfer_ns), blocking=np.array(blocking), gap_ns=gaps,
-        exposed_ns=np.zeros_like(gaps), transfer_ns=np.broadcast_to(np.array(transfer_ns, dtype=float), gaps.shape),
+        groups=tuple((("default", EVERYONE),) for _ in transfer_ns), is_waited_on=np.array(is_waited_on), work_ns=gaps,
+        blocked_ns=np.zeros_like(gaps), transfer_ns=np.broadcast_to(np.array(transfer_ns, dtype=float), gaps.shape),
         start_ns=np.zeros((2, 1)), phase_ns=np.zeros((2, 1, len(OWN_PHASES))),
     )  # fmt: skip
 
@@ -30,9 +31,9 @@ def test_two_buckets_by_hand() -> None:
     """Bucket 0 leaves when rank 1 is there, at 12, and bucket 1 at 42; each takes 5."""
     cycles = make_cycles([[10, 10], [12, 30]], [5, 5], [False, True])
     assert replay(cycles).tolist() == [47]
-    punctual = cycles.gap_ns.copy()
+    punctual = cycles.work_ns.copy()
     punctual[1, 0, 1] = 10
-    assert replay(cycles, gap_ns=punctual).tolist() == [27]
+    assert replay(cycles, work_ns=punctual).tolist() == [27]
     assert replay(cycles, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist() == [42]
 
 
@@ -49,7 +50,7 @@ def test_a_wait_in_between_makes_the_ranks_start_together() -> None:
 def test_groups_wait_for_their_own_members_only() -> None:
     cycles = make_cycles([[10, 5], [40, 5]], [1, 1], [True, True])
     apart = (("a", np.array([0])), ("b", np.array([1])))
-    cycles = dataclasses.replace(cycles, parties=(apart, (("default", EVERYONE),)))
+    cycles = dataclasses.replace(cycles, groups=(apart, (("default", EVERYONE),)))
     slow_first = cycles.transfer_ns.copy()
     slow_first[0, :, 0] = 100  # group a alone
     assert replay(cycles).tolist() == [40 + 1 + 5 + 1]
@@ -63,12 +64,12 @@ def test_ranks_that_take_turns_cost_nothing_and_never_less() -> None:
     everyone = np.arange(3)
     usual = make_cycles([[0], [0]], [0], [True])
     cycles = dataclasses.replace(
-        usual, positions=everyone, parties=((("default", everyone),),) * 3, blocking=np.array([False, False, True]),
-        gap_ns=gaps, exposed_ns=np.zeros_like(gaps), transfer_ns=np.zeros_like(gaps), start_ns=np.zeros((3, 1)),
+        usual, positions=everyone, groups=((("default", everyone),),) * 3, is_waited_on=np.array([False, False, True]),
+        work_ns=gaps, blocked_ns=np.zeros_like(gaps), transfer_ns=np.zeros_like(gaps), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
-    assert replay(cycles).tolist() == replay(cycles, punctual=True).tolist() == [20]
-    assert replay(cycles, gap_ns=np.broadcast_to(np.median(gaps, axis=0), gaps.shape)).tolist() == [30]
-    assert measure_saved(cycles, punctual=True).tolist() == [0]
+    assert replay(cycles).tolist() == replay(cycles, median_arrivals=True).tolist() == [20]
+    assert replay(cycles, work_ns=np.broadcast_to(np.median(gaps, axis=0), gaps.shape)).tolist() == [30]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [0]
 
 
 def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
@@ -78,7 +79,7 @@ def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
     late[1, :, 0] = 13
     cycles = dataclasses.replace(cycles, transfer_ns=late)
     assert replay(cycles).tolist() == [35]
-    assert measure_saved(cycles, punctual=True).tolist() == [0]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [0]
 
 
 def test_punctual_ranks_come_when_the_middle_one_does() -> None:
@@ -86,17 +87,17 @@ def test_punctual_ranks_come_when_the_middle_one_does() -> None:
     usual = make_cycles([[0], [0]], [0], [True])
     gaps, everyone = np.array([10.0, 14, 30]).reshape(3, 1, 1), np.arange(3)
     cycles = dataclasses.replace(
-        usual, positions=everyone, parties=((("default", everyone),),), gap_ns=gaps, exposed_ns=np.zeros_like(gaps),
+        usual, positions=everyone, groups=((("default", everyone),),), work_ns=gaps, blocked_ns=np.zeros_like(gaps),
         transfer_ns=np.full_like(gaps, 5.0), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
-    assert measure_saved(cycles, punctual=True).tolist() == [16]
+    assert measure_saved(cycles, median_arrivals=True).tolist() == [16]
 
 
 def test_a_cycle_ends_when_the_middle_rank_is_through_of_two_the_earlier() -> None:
     """Rank 1 leaves 100 late, which makes it late into the next cycle; on clocks nobody compared, it is shared."""
     known = dataclasses.replace(
         make_cycles([[10], [10]], [5], [True]), start_ns=np.array([[0.0], [2.0]]),
-        exposed_ns=np.array([[[5.0]], [[103.0]]]),
+        blocked_ns=np.array([[[5.0]], [[103.0]]]),
     )  # fmt: skip
     assert known.cycle_ns.tolist() == [15]
     unknown = dataclasses.replace(known, start_ns=np.zeros((2, 1)))
@@ -115,12 +116,12 @@ def test_nobody_gains_by_more_work(
 ) -> None:
     cycles = make_cycles(list(gaps), transfers, [*waits, True])
     whole = replay(cycles)
-    assert replay(cycles, punctual=True)[0] <= whole[0] * (1 + 1e-12)
+    assert replay(cycles, median_arrivals=True)[0] <= whole[0] * (1 + 1e-12)
     assert whole[0] >= max(sum(own) for own in gaps)
     assert whole[0] <= sum(max(pair) for pair in zip(*gaps, strict=True)) + sum(transfers) + 1
-    more = cycles.gap_ns.copy()
+    more = cycles.work_ns.copy()
     more[0, 0, at] += 1e6
-    longer = replay(cycles, gap_ns=more)
+    longer = replay(cycles, work_ns=more)
     assert whole[0] <= longer[0] <= whole[0] + 1e6 + 1
 
 
@@ -134,12 +135,12 @@ def test_a_rank_that_leaves_its_own_group_late_begins_the_next_cycle_late() -> N
     pairs = (("a", everyone[:2]), ("b", everyone[2:]))
     cycles = dataclasses.replace(
         make_cycles([[0, 0]] * 2, [0, 0], [True, True]), positions=everyone, steps=np.arange(6),
-        parties=((("default", everyone),), pairs), gap_ns=gaps, exposed_ns=np.zeros_like(gaps),
+        groups=((("default", everyone),), pairs), work_ns=gaps, blocked_ns=np.zeros_like(gaps),
         transfer_ns=np.full_like(gaps, 5.0), start_ns=np.tile(np.array([20.0, 20, 0, 0])[:, None], 6),
     )  # fmt: skip
     assert replay(cycles).tolist() == [20 + 10 + 5 + 50 + 5] * 6
     punctual = gaps.copy()
     punctual[0, :, 1] = 50
-    assert replay(cycles, gap_ns=punctual).tolist() == [10 + 5 + 50 + 5] * 6
+    assert replay(cycles, work_ns=punctual).tolist() == [10 + 5 + 50 + 5] * 6
     punctual[0, 1:, 1] = 70  # late from the second cycle on
-    assert replay(cycles, gap_ns=punctual).tolist() == [90, 70, 90, 90, 90, 90]
+    assert replay(cycles, work_ns=punctual).tolist() == [90, 70, 90, 90, 90, 90]

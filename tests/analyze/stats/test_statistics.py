@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from distprof.analyze.stats.statistics import (
     bound_share,
     draw_blocks,
     estimate,
-    find_chance,
     find_excess,
     find_interval,
     find_median,
@@ -106,12 +104,3 @@ def test_the_bound_of_a_share_by_hand() -> None:
     """Wilson's: with z = 1.645, z ** 2 / (n + z ** 2) of none in n."""
     assert bound_share(0, 100) == pytest.approx(1.6449**2 / (100 + 1.6449**2), rel=1e-4)
     assert bound_share(100, 100) == pytest.approx(1)
-
-
-def test_the_binomial_tail_by_hand() -> None:
-    """Two or more of three at 1/4: 3 x 1/16 x 3/4 + 1/64."""
-    assert find_chance(2, 3, 0.25) == pytest.approx(10 / 64)
-    assert (find_chance(1, 3, 0.0), find_chance(0, 3, 0.0), find_chance(3, 3, 1.0)) == (0, 1, 1)
-    assert (find_chance(4, 3, 0.25), find_chance(0, 3, 0.25)) == (0, pytest.approx(1))
-    whole = sum(math.comb(4000, hits) * 19 ** (4000 - hits) for hits in range(250, 4001)) / 20**4000
-    assert find_chance(250, 4000, 0.05) == pytest.approx(whole)

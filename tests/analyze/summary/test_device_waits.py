@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze import analyze
-from distprof.analyze.cycles.device_transfers import find_starts, measure_took
+from distprof.analyze.cycles.device_collectives import find_starts, measure_took
 from distprof.analyze.stats.measured_steps import find_measured_steps
 from distprof.analyze.summary.waits import report_waits
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run

@@ -12,8 +12,7 @@ import torch
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
 from benchmarks.simulate.device_ranks import Program, RankProgram, run_together
 from benchmarks.simulate.device_work import DeviceWork, Meeting
-from distprof.analyze.clocks.clock_report import report_device_clocks
-from distprof.analyze.clocks.device_clock import map_device_clocks
+from distprof.analyze.clocks.device_clock import map_device_clocks, report_device_clocks
 from distprof.facts.run import ClockReading, CollectiveKind, Run
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.step.recorder import Recorder

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from distprof.analyze.stats.statistics import find_spread
+from distprof.analyze.stats.statistics import mad_sigma
 from distprof.analyze.traces.findings.evidence import Result, divide
 from distprof.analyze.traces.findings.traced_time import sum_steps_ns
 from distprof.facts.run import Run
@@ -93,7 +93,7 @@ def _find_odd(run: Run, item: TraceSummary, family: str, members: Sequence[Range
     if median_ns <= 0:
         return
     apart_ns = np.abs(own_ns - median_ns)
-    deviation_ns = float(find_spread(own_ns))
+    deviation_ns = float(mad_sigma(own_ns))
     least = CHANCE[0] + CHANCE[1] / len(members)
     odd = np.flatnonzero((apart_ns > APART_RATIO * median_ns) & (apart_ns > least * deviation_ns))
     if len(odd) > max(1, MAX_ODD_RATIO * len(members)):

@@ -9,12 +9,12 @@ import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.cycles.early_transfer import Ahead, bound_ahead, find_lead, measure_ahead, split_waits
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.cost import judge_suspects
+from distprof.analyze.cycles.transfers import Ahead, bound_ahead, measure_ahead, measure_lead, split_waits
+from distprof.analyze.replay.cost import cost_causes
 from distprof.analyze.replay.replay import replay
 from distprof.facts.run import FloatArray, Phase
-from tests.analyze.replay.test_cost import make_cycles, suspect
+from tests.analyze.replay.test_cost import candidate, make_cycles
 from tests.factories import MS
 
 STEPS = 9
@@ -73,7 +73,7 @@ def test_a_small_first_bucket_needs_less() -> None:
 
 def test_two_late_ranks_leave_nothing_to_move_without_them() -> None:
     arrivals = np.array([[0.0], [19], [20]])
-    assert find_lead(arrivals).tolist() == [1]
+    assert measure_lead(arrivals).tolist() == [1]
     assert bound_ahead(arrivals, np.array([[30.0]])).tolist() == [1]
 
 
@@ -94,19 +94,19 @@ def test_what_was_ahead_is_replayed_after_the_last_arrival() -> None:
     cycles = make_cycles([100.0, 100, 120], 30)
     cycles = put_ahead(cycles, usual=10)
     assert set(replay(cycles).tolist()) == {150}
-    assert set(replay(cycles, punctual=True).tolist()) == {140}
-    gap_ns = cycles.gap_ns.copy()
-    gap_ns[2] = 104
-    assert set(replay(cycles, gap_ns=gap_ns).tolist()) == {140}
-    gap_ns[2] = 115
-    assert set(replay(cycles, gap_ns=gap_ns).tolist()) == {145}
-    assert set(replay(cycles, gap_ns=gap_ns, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist()) == {115}
+    assert set(replay(cycles, median_arrivals=True).tolist()) == {140}
+    work_ns = cycles.work_ns.copy()
+    work_ns[2] = 104
+    assert set(replay(cycles, work_ns=work_ns).tolist()) == {140}
+    work_ns[2] = 115
+    assert set(replay(cycles, work_ns=work_ns).tolist()) == {145}
+    assert set(replay(cycles, work_ns=work_ns, transfer_ns=np.zeros_like(cycles.transfer_ns)).tolist()) == {115}
 
 
 def test_an_interval_holds_what_a_cause_costs_by_the_least_and_the_most_that_transfers_were_ahead() -> None:
     """Rank 2 is late by 20: if 5 of the transfer were moved without it, it costs 15, and 18 or 10 if 2 or 10 were."""
     cycles = put_ahead(make_cycles([100.0, 100, 120], 30), usual=5, least=2, most=10)
-    made = judge_suspects(cycles, [suspect(2, 20)])
+    made = cost_causes(cycles, [candidate(2, 20)])
     [(_, cost)] = made.named
     assert (cost.alone_ns.low, cost.alone_ns.value, cost.alone_ns.high) == (10, 15, 18)
     for ratio in (cost.lost_ratio, made.together_ratio):

@@ -11,16 +11,14 @@ import pytest
 from benchmarks.verdicts.verdict_rows.links import rate_links
 from distprof.analyze import analyze
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.links.link_groups import find_slow_groups
 from distprof.analyze.links.link_speeds import GIGABIT_BYTES_PER_S, LinkSpeeds, list_slow
-from distprof.analyze.links.link_traffic import list_traffic
-from distprof.analyze.links.slow_link import explain_link, find_slow_links, measure_needed
+from distprof.analyze.links.link_traffic import list_slow_groups, list_traffic
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.facts.run import Clock, LinkReading
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.device_jobs import Job, Times, make_fsdp
 from tests.analyze.links.device_links import make_device_run, measure_on_device
-from tests.analyze.links.linked_runs import FOUR, Strategy
+from tests.analyze.links.linked_runs import FOUR, Strategy, find
 from tests.analyze.links.test_slow_link import draw_job
 from tests.factories import MS
 
@@ -43,7 +41,7 @@ def slow_down(
 def find_groups(factors: Mapping[str, float], spread_ratio: float = 0.02) -> list[tuple[str, ...]]:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, factors, spread_ratio)
-    return [group.hosts for group in find_slow_groups(slow, list_traffic(measured_steps, slow))]
+    return [hosts for hosts, _ in list_slow_groups(slow, list_traffic(measured_steps, slow))]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -51,11 +49,11 @@ def test_a_probe_over_nccl_that_the_collectives_agree_with_names_the_link(strate
     """As over gloo: 10 ms in place of 2.5 for each of four units."""
     job = rate_links(dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
     measured_steps, cycles = measure_on_device(job)
-    (suspect,) = find_slow_links(measured_steps, cycles)
-    assert (suspect.kind, suspect.hosts) == ("slow_link", ("host-2",))
-    assert suspect.removal.transfer_ns is not None and measure_needed(measured_steps, cycles, suspect) is not None
-    assert suspect.removal.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS)
-    assert find_slow_links(*measure_on_device(dataclasses.replace(job, slow_hosts={}))) == []
+    (candidate,) = find((measured_steps, cycles))
+    assert (candidate.kind, candidate.hosts) == ("slow_link", ("host-2",))
+    assert candidate.counterfactual.transfer_ns is not None and candidate.needed_ns is not None
+    assert candidate.counterfactual.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS)
+    assert find(measure_on_device(dataclasses.replace(job, slow_hosts={}))) == []
 
 
 def test_probes_over_gloo_say_nothing_of_a_job_over_nccl() -> None:
@@ -65,7 +63,7 @@ def test_probes_over_gloo_say_nothing_of_a_job_over_nccl() -> None:
     run = dataclasses.replace(
         measured_steps.run, meta=dataclasses.replace(meta, link_readings=gloo, last_link_readings=())
     )
-    assert find_slow_links(dataclasses.replace(measured_steps, run=run), cycles) == []
+    assert find((dataclasses.replace(measured_steps, run=run), cycles)) == []
 
 
 def test_the_only_link_of_nccl_is_not_compared_with_ethernet() -> None:
@@ -83,24 +81,24 @@ def test_a_link_of_nccl_became_slow_by_its_collectives_alone() -> None:
     measured_steps = dataclasses.replace(measured_steps, run=once)
     since = np.arange(len(cycles.steps)) >= 20
     transfer_ns = cycles.transfer_ns * np.where(since, 2, 1)[:, None]
-    (suspect,) = find_slow_links(measured_steps, dataclasses.replace(cycles, transfer_ns=transfer_ns))
-    assert suspect.hosts == ("host-0", "host-1", "host-2", "host-3") and suspect.acts.tolist() == since.tolist()
+    (candidate,) = find((measured_steps, dataclasses.replace(cycles, transfer_ns=transfer_ns)))
+    assert candidate.hosts == ("host-0", "host-1", "host-2", "host-3") and candidate.acts.tolist() == since.tolist()
 
 
 def test_a_host_whose_shards_take_longer_than_those_of_others_is_named_with_what_that_costs() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-2": 2.0})
-    (suspect,) = find_slow_links(measured_steps, slow)
-    assert suspect.hosts == ("host-2",) and suspect.acts.all()
-    assert suspect.removal.transfer_ns is not None
+    (candidate,) = find((measured_steps, slow))
+    assert candidate.hosts == ("host-2",) and candidate.acts.all()
+    assert candidate.counterfactual.transfer_ns is not None
     for item in list_traffic(measured_steps, slow):
-        removed_ns = suspect.removal.transfer_ns[item.rows, :, item.index]
+        removed_ns = candidate.counterfactual.transfer_ns[item.rows, :, item.index]
         usual_ns = np.median(cycles.transfer_ns[item.rows, :, item.index])
         expected_ns = usual_ns if item.hosts == {"host-2"} else 0.0
         assert removed_ns == pytest.approx(expected_ns, rel=0.05, abs=1.0)
-    assert measure_needed(measured_steps, slow, suspect) is None
+    assert candidate.needed_ns is None
     reason = "collectives over it move data at less than three quarters of the speed of those of other hosts"
-    assert explain_link(measured_steps, suspect) == reason
+    assert candidate.reason == reason
 
 
 def test_a_group_is_named_only_beyond_the_limit_and_what_the_others_differ_by() -> None:
@@ -117,20 +115,20 @@ def test_the_host_clock_and_too_few_groups_say_nothing() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-1": 3.0})
     traffic = list_traffic(measured_steps, slow)
-    assert find_slow_groups(slow, traffic) and not find_slow_groups(
+    assert list_slow_groups(slow, traffic) and not list_slow_groups(
         dataclasses.replace(slow, clock=Clock.HOST), traffic
     )
     two = [item for item in traffic if item.hosts in ({"host-1"}, {"host-2"})]
-    assert not find_slow_groups(slow, two)
+    assert not list_slow_groups(slow, two)
 
 
 def test_a_host_whose_own_work_is_slow_too_has_no_slow_link() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-2": 1.5})
     inside = np.array([measured_steps.run.ranks[at].host == "host-2" for at in cycles.positions.tolist()])
-    hot = dataclasses.replace(slow, gap_ns=slow.gap_ns * np.where(inside, 1.3, 1.0)[:, None, None])
+    hot = dataclasses.replace(slow, work_ns=slow.work_ns * np.where(inside, 1.3, 1.0)[:, None, None])
     traffic = list_traffic(measured_steps, slow)
-    assert find_slow_groups(slow, traffic) and not find_slow_groups(hot, traffic)
+    assert list_slow_groups(slow, traffic) and not list_slow_groups(hot, traffic)
 
 
 def test_replicas_that_share_their_hosts_name_nobody() -> None:
@@ -141,7 +139,7 @@ def test_replicas_that_share_their_hosts_name_nobody() -> None:
     for item in traffic:
         if item.group == "replica-1":
             transfer_ns[item.rows, :, item.index] *= 3
-    assert find_slow_groups(dataclasses.replace(cycles, transfer_ns=transfer_ns), traffic) == []
+    assert list_slow_groups(dataclasses.replace(cycles, transfer_ns=transfer_ns), traffic) == []
 
 
 def test_the_report_of_a_job_over_nccl_names_its_slow_link_and_shows_what_its_collectives_reach() -> None:
@@ -159,10 +157,10 @@ def test_over_nccl_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> 
     draws = np.random.default_rng(12)
     for seed in range(30):
         job = draw_job(draws)
-        assert find_slow_links(*measure_on_device(job, seed)) == [], job
+        assert find(measure_on_device(job, seed)) == [], job
         slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
-        found = find_slow_links(*measure_on_device(slow, seed))
-        assert [suspect.hosts for suspect in found] == [("host-2",)], slow
+        found = find(measure_on_device(slow, seed))
+        assert [candidate.hosts for candidate in found] == [("host-2",)], slow
 
 
 def test_under_fsdp2_where_ranks_wait_later_than_they_issue_the_probed_link_is_named() -> None:

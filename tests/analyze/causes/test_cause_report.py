@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.clocks.run_ahead import waits_for_host
+from distprof.analyze.causes.cause_report import waits_for_host
 from distprof.analyze.stats.measured_steps import find_measured_steps
 from distprof.facts.run import Phase, Run
 from distprof.render.sections.verdict import describe_verdict

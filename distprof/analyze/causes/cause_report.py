@@ -1,0 +1,278 @@
+"""What a report says of a cause: what is done where the time is lost, whether the others' waits confirm it, its cost.
+
+On a device clock a rank may be late because its device waits for its host. A host that runs ahead waits too, for room
+in the queue of launches, so that its phases take as long as the device's: their lengths do not tell who waits for whom.
+Both clocks together do: a device that works on what its host launched long ago does not wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.clocks.device_clock import map_to_host
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
+from distprof.analyze.replay.cost import CauseCosts, Cost
+from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.statistics import median_of_others
+from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, VerdictKind
+
+CRITICAL_RATIO = 0.1
+"""Share of the step."""
+MIN_CONFIRMED_RATIO = 0.5
+"""Share of the excess by which the others must wait longer in the median cycle."""
+MOST_RATIO = 0.9
+"""Of the most that others ever wait longer: once waits account for so much, later ones are left out."""
+CLOSE_RATIO = 0.1
+"""Of the phase: a device that is no further behind waits for its host."""
+AS_LONG_RATIO = 0.95
+"""Of the device's time in the phase: a host that takes less is not what the device waits for."""
+_IN_ORDER = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
+_PASSES = (Phase.FORWARD, Phase.BACKWARD)
+_CAUSES: dict[Part, Cause] = {
+    Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
+    Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
+    Stretch.EVALUATION: Cause.EVALUATION, Stretch.CHECKPOINT: Cause.CHECKPOINT, Stretch.LOGGING: Cause.LOGGING,
+    Stretch.BETWEEN: Cause.BETWEEN,
+}  # fmt: skip
+
+
+def report_causes(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts, *, step_ns: float | None
+) -> Causes:
+    """The list, those with a name first.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        cycles: What was replayed, which may be some of the steps.
+        cause_costs: What the replay says.
+        step_ns: Step time of the job: what is saved is a share of the replayed cycles, and is shown of this. None: of
+            these.
+    """
+    scale = 1.0 if step_ns is None or cause_costs.step_ns <= 0 else step_ns / cause_costs.step_ns
+    found = [
+        _report_named(measured_steps, cycles, item, cost, joint_ns, scale)
+        for (item, cost), joint_ns in zip(cause_costs.named, cause_costs.joint_ns, strict=False)
+    ]
+    joint_ns = [*cause_costs.joint_ns[: len(found)]]
+    for kind, cost, rest_ns in (
+        (VerdictKind.JITTER, cause_costs.jitter, cause_costs.joint_ns[-2]),
+        (VerdictKind.COMMUNICATION, cause_costs.communication, cause_costs.joint_ns[-1]),
+    ):
+        if cost.alone_ratio.value >= MIN_COST_RATIO:
+            found.append(_report(measured_steps, cycles, kind, cost, rest_ns, scale))
+            joint_ns.append(rest_ns)
+    return Causes(
+        causes=tuple(found), step_ns=scale * cause_costs.step_ns, ideal_ns=scale * cause_costs.ideal_ns,
+        remainder_ns=scale * (cause_costs.step_ns - cause_costs.ideal_ns - sum(joint_ns)),
+    )  # fmt: skip
+
+
+def _report(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, kind: VerdictKind, cost: Cost, joint_ns: float, scale: float
+) -> CauseReport:
+    """What it costs; jitter and communication have neither name nor place."""
+    first, last = _step_numbers(measured_steps, cycles, (0, -1))
+    return CauseReport(
+        kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
+        pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
+        lost_ns=_scale(cost.lost_ns, scale), lost_ratio=cost.lost_ratio, alone_ns=_scale(cost.alone_ns, scale),
+        alone_ratio=cost.alone_ratio, joint_ns=scale * joint_ns, critical=False,
+    )  # fmt: skip
+
+
+def _report_named(
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles,
+    item: CandidateCause,
+    cost: Cost,
+    joint_ns: float,
+    scale: float,
+) -> CauseReport:
+    one = item.kind in (VerdictKind.SLOW_RANK, VerdictKind.STALLS) and len(item.rows) == 1
+    acts = np.flatnonzero(item.acts)
+    first, last = _step_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
+    stalls = item.kind is VerdictKind.STALLS
+    return dataclasses.replace(
+        _report(measured_steps, cycles, item.kind, cost, joint_ns, scale),
+        rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
+        phase=None if item.part is None else item.part.value, hosts=item.hosts,
+        cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
+        whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
+        events=int(item.acts.sum()) if stalls else None, period=item.period, late_ns=item.late_ns,
+        critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+    )  # fmt: skip
+
+
+def _scale(cost: Estimate, scale: float) -> Estimate:
+    return Estimate(value=scale * cost.value, low=scale * cost.low, high=scale * cost.high)
+
+
+def _step_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Sequence[int]) -> tuple[int, int]:
+    rows = measured_steps.run.rows[int(cycles.positions[0])]
+    first, last = (int(rows[cycles.steps[index], COLUMN["step"]]) for index in indices)
+    return first, last
+
+
+def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> Cause | None:
+    """What is done in the part; on a device clock, launching if the device waits for that. None: not known."""
+    if item.kind is VerdictKind.SLOW_LINK:
+        return Cause.NETWORK
+    if item.part is None:
+        return None
+    if cycles.clock is Clock.DEVICE and item.part in (Phase.FORWARD, Phase.BACKWARD) and len(item.rows) == 1:
+        position = int(cycles.positions[int(item.rows[0])])
+        waits = waits_for_host(measured_steps, position, cycles.steps, Phase(item.part))
+        return {True: Cause.HOST, False: _CAUSES[item.part], None: None}[waits]
+    return _CAUSES[item.part]
+
+
+def waits_for_host(measured_steps: MeasuredSteps, position: int, steps: IntArray, phase: Phase) -> bool | None:
+    """Whether a rank's device waits for its host in a phase of some steps.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        position: Of the rank, in ``Run.ranks``.
+        steps: Positions on axis 1 of ``Run.rows``.
+        phase: One of forward and backward.
+
+    Returns:
+        None: the host takes as long as the device, but the two clocks were not compared.
+    """
+    host_ns, device_ns = (
+        float(np.nanmedian(measured_steps.run.column(f"{phase}_{clock}_ns")[position, steps])) for clock in Clock
+    )
+    if not host_ns >= AS_LONG_RATIO * device_ns:
+        return False
+    lead_ns = _measure_lead(measured_steps, position, steps)
+    if not np.isfinite(lead_ns).any():
+        return None
+    return float(np.nanmedian(lead_ns)) <= CLOSE_RATIO * device_ns
+
+
+def _measure_lead(measured_steps: MeasuredSteps, position: int, steps: IntArray) -> FloatArray:
+    """How far the host is ahead where it comes closest, of a step's begin, its end and the ends of its phases, ns.
+
+    ``[num_steps]``; NaN: the clocks were not compared. Waits that the device has in forward and backward are shared
+    between them by their lengths. Steps of several micro-steps go through their phases several times: of those, only
+    begin and end are known.
+    """
+    run = measured_steps.run
+    rows = run.rows[position, steps]
+    begin_ns = map_to_host(run, position, rows[:, COLUMN["begin_device_ns"]])
+    first_ns = begin_ns - rows[:, COLUMN["begin_host_ns"]]
+    last_ns = first_ns + rows[:, COLUMN["step_device_ns"]] - rows[:, COLUMN["step_host_ns"]]
+    lengths_ns = {clock: _share_waits(run.phase_ns(clock)[position, steps]) for clock in Clock}
+    between_ns = first_ns[:, None] + np.cumsum(lengths_ns[Clock.DEVICE] - lengths_ns[Clock.HOST], axis=1)
+    between_ns[rows[:, COLUMN["micro_steps"]] > 1] = np.nan
+    closest_ns: FloatArray = np.fmin(np.fmin.reduce(between_ns, axis=1), np.minimum(first_ns, last_ns))
+    return closest_ns
+
+
+def _share_waits(phase_ns: FloatArray) -> FloatArray:
+    """Time by phase in order, ``[num_steps, len(_IN_ORDER)]``, with the waits for communication as parts of them."""
+    taken = np.stack([phase_ns[:, PHASES.index(phase)] for phase in _IN_ORDER], axis=1)
+    waits = sum(phase_ns[:, PHASES.index(phase)] for phase in PHASES if phase in (Phase.ALL_GATHER, Phase.ALL_REDUCE))
+    both = [_IN_ORDER.index(phase) for phase in _PASSES]
+    whole = taken[:, both].sum(axis=1, keepdims=True)
+    share = np.divide(taken[:, both], whole, out=np.full((len(taken), 2), 0.5), where=whole > 0)
+    taken[:, both] += share * np.asarray(waits)[:, None]
+    return taken
+
+
+def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
+    """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
+    if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
+        return None
+    waits = _mark_waits(cycles, item)
+    waits_ns = cycles.blocked_ns[:, :, waits].sum(axis=2)
+    peers = _list_peers(cycles, item, waits)
+    others_ns = median_of_others(waits_ns, item.rows) if not len(peers) else np.median(waits_ns[peers], axis=0)
+    less_ns = (others_ns - np.median(waits_ns[item.rows], axis=0))[item.acts]
+    return bool(np.median(less_ns) >= MIN_CONFIRMED_RATIO * (item.late_ns or 0.0))
+
+
+def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence, ...]:
+    """Own time, waits, and own time in the part that is named, in the cycles that have that part."""
+    waits = _mark_waits(cycles, item)
+    found = [
+        _compare(item, "own time between waits", cycles.work_ns[:, :, _mark_gaps(item)].sum(axis=2), 1, item.acts),
+        _compare(item, "time spent waiting", cycles.blocked_ns[:, :, waits].sum(axis=2), -1, item.acts),
+    ]
+    if item.part is not None:
+        own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(item.part)]
+        there = item.acts & own_ns.any(axis=0)  # evaluation, for example, is in some cycles only
+        acts = there if there.any() else item.acts
+        found.append(_compare(item, f"own time in {item.part}", own_ns, 1, acts))
+    return tuple(found)
+
+
+def _mark_gaps(item: CandidateCause) -> BoolArray:
+    """The gaps in which it loses time, ``[num_collectives]``."""
+    lost: BoolArray = np.any([taken_ns.any(axis=0) for taken_ns in item.counterfactual.work_ns.values()], axis=0)
+    return lost
+
+
+def _mark_waits(cycles: SyncCycles, item: CandidateCause) -> BoolArray:
+    """The collectives in which the others notice: the first after each of those gaps that ranks wait for."""
+    chosen = np.zeros(len(cycles.is_waited_on), dtype=bool)
+    noticed = cycles.is_waited_on & [_is_mixed(groups, item) for groups in cycles.waited]
+    noticed = noticed if noticed.any() else cycles.is_waited_on
+    if cycles.waits_for is not None:
+        return _mark_later_waits(cycles, item, noticed)
+    for index in np.flatnonzero(_mark_gaps(item)).tolist():
+        after = np.flatnonzero(noticed[index:])
+        if cycles.absent is not None and index == 0 and len(after) > 1:
+            chosen[index + after[1]] = True  # where the ranks do not meet between the steps
+        chosen[index + after[0] if len(after) else np.argmax(noticed)] = True
+    return chosen
+
+
+def _mark_later_waits(cycles: SyncCycles, item: CandidateCause, noticed: BoolArray) -> BoolArray:
+    """The same where ranks wait later than they issue: what a rank loses is noticed once that uses up the time by which
+    collectives are ahead of the waits for them. So all waits count from its first gap on, and then those of the cycle
+    before it, until they account for most of what they ever do, at the least up to the first one after its last
+    gap."""
+    lost, waits = np.flatnonzero(_mark_gaps(item)), np.flatnonzero(noticed)
+    first, last = (int(lost[0]), int(lost[-1])) if len(lost) else (0, 0)
+    issued = cycles.find_awaited()[waits]
+    least = min(int(((issued >= first) & (issued < last)).sum()), len(waits) - 1)
+    waits = np.concatenate([waits[issued >= first], waits[issued < first]])
+    waits_ns = cycles.blocked_ns[:, :, waits].cumsum(axis=2)
+    less_ns = median_of_others(waits_ns, item.rows) - np.median(waits_ns[item.rows], axis=0)
+    less_in_all_ns = np.median(less_ns[item.acts], axis=0)[least:]
+    chosen = np.zeros(len(noticed), dtype=bool)
+    chosen[waits[: least + int((less_in_all_ns >= MOST_RATIO * less_in_all_ns.max()).argmax()) + 1]] = True
+    return chosen
+
+
+def _is_mixed(groups: Sequence[tuple[str, IntArray]], item: CandidateCause) -> bool:
+    """Whether some of the ranks that are named have others in their group."""
+    return any(0 < np.isin(members, item.rows).sum() < len(members) for _, members in groups)
+
+
+def _list_peers(cycles: SyncCycles, item: CandidateCause, waits: BoolArray) -> IntArray:
+    """The other ranks of its groups in these collectives, who alone notice at once."""
+    groups = [
+        members for index in np.flatnonzero(waits).tolist() for _, members in cycles.waited[index]
+        if np.isin(item.rows, members).any()
+    ]  # fmt: skip
+    return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)
+
+
+def _compare(item: CandidateCause, sign: str, values_ns: FloatArray, direction: int, acts: BoolArray) -> Evidence:
+    """Medians over the cycles ``acts``; of a host, of its median rank."""
+    mine = np.median(values_ns[item.rows], axis=0)[acts]
+    others = median_of_others(values_ns, item.rows)[acts]
+    if len(item.rows) == 1:
+        extreme = (direction * values_ns[:, acts]).max(axis=0)
+        agree = direction * mine >= extreme
+    else:
+        agree = direction * mine > direction * others
+    return Evidence(
+        sign=sign, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)), agree_ratio=float(np.mean(agree))
+    )

@@ -1,0 +1,108 @@
+"""Everything that makes steps longer than they need be: statistics find candidates, the replay says what each costs.
+
+`FINDERS` is the method's table of contents. Each finder takes what nothing explains yet, and leaves less of it to the
+next; a page on what they test, and at which level, is ``docs/verdict.md``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.causes.common_slowdown import remove_common_slowdown
+from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
+from distprof.analyze.causes.occasional_work import detect_occasional_work
+from distprof.analyze.causes.periodic import detect_periodic_ranks
+from distprof.analyze.causes.slow_hosts import detect_slow_hosts
+from distprof.analyze.causes.slow_ranks import detect_slow_ranks
+from distprof.analyze.causes.unequal_data import detect_unequal_data
+from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
+from distprof.analyze.links.slow_link import detect_slow_links
+from distprof.analyze.replay.candidate import CandidateCause, Finder, Unexplained
+from distprof.analyze.replay.cost import CauseCosts, cost_causes
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.report.wait_report import VerdictKind
+
+FINDERS: tuple[Finder, ...] = (
+    detect_unequal_data,  # ranks take longer because they have more tokens
+    detect_slow_links,  # transfers take longer than over other links, or than before
+    detect_occasional_work,  # a rank is far slower at what all ranks do now and then
+    detect_intermittent_ranks,  # a rank is late in some steps; some steps are far too long
+    remove_common_slowdown,  # a rank is slower at everything for a while: nobody's fault
+    detect_periodic_ranks,  # a rank is late in every k-th step
+    detect_slow_hosts,  # all ranks of a host are late
+    detect_slow_ranks,  # a rank is late in every step, or from some step on
+)
+
+BESIDE_RATIO = 0.25
+"""Of what a rank loses steadily: less than this, lost now and then in the same part, is no cause of its own."""
+MOST_STEPS_RATIO = 0.5
+"""Share of the steps in which a rank is steadily late: what it loses besides in more of them, in the same part, is no
+cause of its own either. Steps with more micro-steps than others, for example, have more of the same."""
+
+
+def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> CauseCosts | None:
+    """The causes that cost something. None: there are too few cycles to say anything."""
+    if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
+        return None
+    return cost_causes(cycles, _join(list_candidates(measured_steps, cycles)))
+
+
+def list_candidates(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, finders: Sequence[Finder] = FINDERS
+) -> Sequence[CandidateCause]:
+    """What each finder has found, in order."""
+    unexplained = begin(measured_steps, cycles)
+    for finder in finders:
+        found, unexplained = finder(cycles, unexplained)
+        unexplained = dataclasses.replace(unexplained, candidates=(*unexplained.candidates, *found))
+    return unexplained.candidates
+
+
+def begin(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Unexplained:
+    """Nothing is explained yet."""
+    return Unexplained(
+        measured_steps=measured_steps, usual_cycle_ns=float(np.median(cycles.cycle_ns)), phase_ns=cycles.phase_ns,
+        work_ns=cycles.work_ns,
+    )  # fmt: skip
+
+
+def _join(candidates: Sequence[CandidateCause]) -> list[CandidateCause]:
+    """Without those that are part of another: a rank that is late in a part all the time, and now and then a little
+    more, is one cause, and so is one whose events lengthen several parts."""
+    irregular = join_parts([item for item in candidates if item.is_irregular])
+    kept = [item for item in candidates if not item.is_irregular and item.kind is not VerdictKind.SLOW_RANK]
+    kept += [item for item in candidates if not item.is_irregular and item.kind is VerdictKind.SLOW_RANK]
+    left = []
+    for item in irregular:
+        at = next((at for at, other in enumerate(kept) if _is_beside(item, other)), None)
+        if at is None:
+            left.append(item)
+            continue
+        row = int(item.rows[0])
+        taken_ns = kept[at].counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
+        if _is_in_most(item, kept[at]):
+            late_ns = float(taken_ns.sum(axis=1)[kept[at].acts].mean())
+            kept[at] = dataclasses.replace(kept[at], late_ns=late_ns, excess_ns=None)
+        kept[at] = dataclasses.replace(kept[at], counterfactual=Counterfactual(work_ns={row: taken_ns}))
+    return [*kept, *left]
+
+
+def _is_beside(item: CandidateCause, steady: CandidateCause) -> bool:
+    """Whether what a rank loses now and then is of what it loses in the same part all the time: little, or in most
+    steps."""
+    slow_rank = steady.kind is VerdictKind.SLOW_RANK and len(item.rows) == 1
+    same = slow_rank and item.part == steady.part and np.array_equal(item.rows, steady.rows)
+    within = same and bool(steady.acts[item.acts].all())
+    return within and (_is_in_most(item, steady) or _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady))
+
+
+def _is_in_most(item: CandidateCause, steady: CandidateCause) -> bool:
+    return bool(item.acts.sum() > MOST_STEPS_RATIO * steady.acts.sum())
+
+
+def _sum_taken(item: CandidateCause) -> float:
+    return float(sum(taken_ns.sum() for taken_ns in item.counterfactual.work_ns.values()))

@@ -1,0 +1,240 @@
+"""How sure is a statistic? Steps that are like their neighbours count as fewer, and events may coincide by chance."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from statistics import NormalDist
+
+import numpy as np
+
+from distprof.analyze.stats.statistics import find_median, standardise
+from distprof.facts.run import FloatArray, IntArray
+
+MAX_AUTOCORRELATION = 0.97
+MANY_SERIES = 4
+"""From this many series on, the median over them counts, which a few odd ones do not move."""
+NUM_UNITS = 1000
+"""Sizes of events are counted in this many parts of their sum; rounded up, so that none is lost."""
+MIN_P_VALUE = 1e-14
+"""Smaller ones are rounding errors of the transform."""
+FILLED_RATIO = 0.8
+"""Share of the turns of a period that must have an event."""
+LEAST_SPREAD = 0.02
+"""Sizes closer than this are as good as equal."""
+MAX_BETWEEN = 3
+"""So far apart in the order of events are two of which the distance may be the period; others may lie between."""
+MAX_CANDIDATES = 4
+"""Most frequent distances that are tried."""
+MIN_TURNS = 3
+"""Two events are always some period apart."""
+
+
+def lag1_autocorrelation(values: FloatArray) -> float:
+    """The lag-1 autocorrelation that several series share, ``[num_series, num_steps]``; never below 0.
+
+    The estimate from a short series is too small by (1 + 3 phi) / n, which is added. Source: Kendall (1954), Note on
+    bias in the estimation of autocorrelation.
+    """
+    number = values.shape[1]
+    cut = standardise(values)
+    power = (cut**2).sum(axis=1)
+    if number < MANY_SERIES + 1 or not (power > 0).any():
+        return 0.0
+    found = _pool((cut[:, 1:] * cut[:, :-1]).sum(axis=1)[power > 0] / power[power > 0])
+    return float(np.clip((number * found + 1) / (number - 3), 0.0, MAX_AUTOCORRELATION))
+
+
+def variance_inflation(values: FloatArray, autocorrelation: float) -> float:
+    """By how much the variance of a mean over all steps exceeds that over independent steps; at least 1.
+
+    The larger of two answers: what the autocorrelation implies, and what the means of blocks show, which also contain
+    slower changes.
+    """
+    number = values.shape[1]
+    length = math.isqrt(number)
+    blocks = number // max(length, 1)
+    implied = ar1_variance_inflation(autocorrelation, number)
+    if blocks < MANY_SERIES:
+        return implied
+    cut = standardise(values)
+    means = cut[:, : blocks * length].reshape(len(values), blocks, length).mean(axis=2)
+    single = cut.var(axis=1)
+    if not (single > 0).any():
+        return implied
+    return max(implied, _pool(length * means.var(axis=1, ddof=1)[single > 0] / single[single > 0]))
+
+
+def ar1_variance_inflation(autocorrelation: float, number: int) -> float:
+    """Variance of the mean of ``number`` steps of a first-order autoregression, times ``number``, over the variance of
+    a step."""
+    if number < 1:
+        return 1.0
+    rest = 2 * autocorrelation * (1 - autocorrelation**number) / (number * (1 - autocorrelation) ** 2)
+    return correlation_time(autocorrelation) - rest
+
+
+def correlation_time(autocorrelation: float) -> float:
+    """Steps of a first-order autoregression that tell as much as a single independent one.
+
+    Source: Bayley and Hammersley (1946), the effective number of observations of an AR(1) series.
+    """
+    return (1 + autocorrelation) / (1 - autocorrelation)
+
+
+def t_quantile(alpha: float, degrees_of_freedom: float) -> float:
+    """What a t-distributed value exceeds with probability ``alpha``; its degrees of freedom need not be whole.
+
+    Source: Hill (1970), Algorithm 396: Student's t-quantiles; here its leading terms, good to a few percent.
+    """
+    normal = NormalDist().inv_cdf(1 - alpha)
+    terms = (
+        (normal**3 + normal) / 4,
+        (5 * normal**5 + 16 * normal**3 + 3 * normal) / 96,
+        (3 * normal**7 + 19 * normal**5 + 17 * normal**3 - 15 * normal) / 384,
+    )
+    return normal + sum(term / degrees_of_freedom ** (power + 1) for power, term in enumerate(terms))
+
+
+def t_survival(ratio: float, degrees_of_freedom: float) -> float:
+    """The probability that a t-distributed value exceeds this ratio above 0; its degrees of freedom need not be whole.
+
+    By a normal deviate. Source: Wallace (1959), Annals of Mathematical Statistics 30.
+    """
+    deviate = (8 * degrees_of_freedom + 1) / (8 * degrees_of_freedom + 3)
+    deviate *= math.sqrt(degrees_of_freedom * math.log1p(ratio * ratio / degrees_of_freedom))
+    return 0.5 * math.erfc(deviate / math.sqrt(2))
+
+
+def _pool(values: FloatArray) -> float:
+    return float(find_median(values) if len(values) >= MANY_SERIES else np.mean(values))
+
+
+def binomial_tail(count: int, total: int, share: float) -> float:
+    """The probability of ``count`` or more hits of ``total`` when each hits with this share: the binomial tail."""
+    if share <= 0 or share >= 1:
+        return float(share >= 1 or count <= 0)
+    if not 0 <= count <= total:
+        return float(count < 0)
+    # By logarithms: the numbers themselves have hundreds of digits. Each term follows from the one before.
+    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+    first = ways + count * math.log(share) + (total - count) * math.log1p(-share)
+    hits = np.arange(count + 1, total + 1)
+    steps = np.log((total - hits + 1) / hits) + (math.log(share) - math.log1p(-share))
+    return math.exp(first) + float(np.exp(first + np.cumsum(steps)).sum())
+
+
+def concentration_p_values(rows: IntArray, sizes: FloatArray, num_ranks: int) -> FloatArray:
+    """The probability that a rank gets as much of the events as each did, if each event struck a rank at random.
+
+    Sizes are given and only the ranks are drawn, so heavy tails that hit all ranks alike prove nothing: a single huge
+    event is on some rank in any case. The sum's distribution is exact, from the product of its characteristic
+    functions.
+
+    Args:
+        rows: The rank of each event, ``[num_events]``.
+        sizes: How large each is; above 0.
+        num_ranks: All ranks, also those without an event.
+
+    Returns:
+        ``[num_ranks]``; 1: none of the events.
+    """
+    units = np.ceil(sizes * (NUM_UNITS / sizes.sum())).astype(np.int64)
+    length = int(units.sum()) + 1
+    angle = np.arange(length // 2 + 1) * (-2j * np.pi / length)
+    spectrum = np.ones(len(angle), dtype=complex)
+    for unit, count in zip(*np.unique(units, return_counts=True), strict=True):
+        spectrum *= (1 + (np.exp(angle * unit) - 1) / num_ranks) ** count
+    tail = np.cumsum(np.fft.irfft(spectrum, length)[::-1])[::-1]
+    got = np.bincount(rows, weights=units, minlength=num_ranks).astype(np.int64)
+    p_values: FloatArray = np.clip(tail[got], MIN_P_VALUE, 1.0)
+    return p_values
+
+
+def likeness_p_value(sizes: FloatArray, independent: int) -> float:
+    """The probability that events at random are so alike in size, if they lie anywhere within a factor of e.
+
+    The range of n uniform values is below r with a probability of at most n r ** (n - 1). Source: David and Nagaraja,
+    Order Statistics, 2.3.
+
+    Args:
+        sizes: How large each event is; above 0.
+        independent: How many of them count according to `count_independent`: the steps of a lasting slowdown are alike
+            anyway.
+    """
+    if independent < MIN_TURNS:
+        return 1.0
+    spread = math.log(float(sizes.max()) / float(sizes.min()))
+    return min(1.0, independent * max(spread, LEAST_SPREAD) ** (independent - 1))
+
+
+def fisher_combine(*p_values: float) -> float:
+    """The p-value of several independent tests together. Source: Fisher (1925), Statistical Methods, 21.1."""
+    product = math.prod(p_values)
+    if product <= 0:
+        return 0.0
+    terms = (-math.log(product)) ** np.arange(len(p_values)) / [math.factorial(power) for power in range(len(p_values))]
+    return product * float(terms.sum())
+
+
+def count_independent(at: IntArray, own_ns: FloatArray, usual: IntArray) -> int:
+    """How many events are independent of each other: under drift they come in crowds, each of which counts once.
+
+    Events belong together if they are closer than the series' `correlation_time`. Events that no drift reaches
+    are independent, unless they come in far fewer runs than events at random would.
+
+    Args:
+        at: Positions of the events, ascending, ``[num_events]``.
+        own_ns: The series that they stand out from, ``[num_cycles]``.
+        usual: Positions at which nothing stands out, ascending.
+    """
+    usual_ns = own_ns[usual]
+    highest, count, total = float(usual_ns.max()), len(at), len(own_ns)
+    scattered = 1 + np.sum(np.diff(at) > 1) >= 0.5 * count * (total - count + 1) / total
+    if scattered and float(own_ns[at].min()) - highest > highest - float(usual_ns.min()):
+        return count
+    level = np.minimum(own_ns, highest)  # how far events stand out must not drown the drift
+    level -= level.mean()
+    whole = float(level @ level)
+    related = float(level[1:] @ level[:-1]) / whole if whole > 0 else 0.0
+    if related <= 2 / math.sqrt(total):  # what independent steps show by chance
+        return count
+    return 1 + int(np.sum(np.diff(at) >= correlation_time(related)))
+
+
+def estimate_period(at: IntArray, steps: IntArray) -> tuple[int, int, float]:
+    """The period at which most events come, and the p-value that events at random would show any such period.
+
+    Args:
+        at: Numbers of the steps with an event, ascending, ``[num_events]``.
+        steps: Numbers of all steps looked at, ascending.
+
+    Returns:
+        The period in steps, 0: none; the remainder of the steps' numbers by it; and the p-value.
+    """
+    longest = int(steps[-1] - steps[0]) // (MIN_TURNS - 1)
+    looked = longest * (longest + 1) / 2  # each phase of each period could have been the one
+    found, best = (0, 0), 1.0
+    apart = np.concatenate([at[gap:] - at[:-gap] for gap in range(1, 1 + MAX_BETWEEN)])
+    for period, count in Counter(apart.tolist()).most_common(MAX_CANDIDATES):
+        if period < 2 or count < MIN_TURNS - 1:
+            continue
+        phases, hits = np.unique(at % period, return_counts=True)
+        phase, filled = int(phases[hits.argmax()]), int(hits.max())
+        turns = int(np.sum(steps % period == phase))
+        if filled >= max(MIN_TURNS, FILLED_RATIO * turns):
+            p_value = min(1.0, looked * hypergeometric_tail(filled, turns, len(at), len(steps)))
+            found, best = ((period, phase), p_value) if p_value < best else (found, best)
+    return *found, best
+
+
+def hypergeometric_tail(hits: int, marked: int, drawn: int, total: int) -> float:
+    """The probability that ``drawn`` of ``total`` contain ``hits`` or more of the ``marked``."""
+
+    def choose(number: int, of: int) -> float:
+        return math.lgamma(of + 1) - math.lgamma(number + 1) - math.lgamma(of - number + 1)
+
+    first, last = max(hits, drawn - (total - marked)), min(marked, drawn)
+    whole = choose(drawn, total)
+    ways = (choose(count, marked) + choose(drawn - count, total - marked) for count in range(first, last + 1))
+    return sum(math.exp(way - whole) for way in ways)
