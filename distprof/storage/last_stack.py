@@ -16,7 +16,7 @@ SUFFIX = ".stack"
 MAX_BYTES = 1 << 16
 _FRAME = re.compile(r'  File "([^"]{1,500})", line (\d{1,9}) in (.{1,500})')
 _NOT_THE_USERS = re.compile(
-    r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/(attach|observe|profiler|record)/"
+    r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/((attach|observe|profiler|record)/|\w+\.py)"
 )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from distprof.profiler.job.setting import OpenSetting
 from distprof.record.gather.step_writer import StepWriter
-from distprof.record.stalls.lock_watch import watch_lock
-from distprof.record.stalls.peers import Peers
-from distprof.record.stalls.stall_watch import StallWatch, read_timeout_s
+from distprof.record.stalls.stacks import watch_gil
+from distprof.record.stalls.stall_watch import Peers, StallWatch, read_timeout_s
 from distprof.record.step.recorder import Recorder
 from distprof.storage.run_folder import rank_path
 
@@ -30,7 +29,7 @@ def watch_stalls(
     world = setting.world
     others = [each.rank for each in setting.streams.ranks if each.host == world.host and each.rank != world.rank]
     peers = Peers({rank: rank_path(setting.folder, rank) for rank in others if rank not in setting.streams.apart})
-    lock_watch = watch_lock(setting.streams.own.path, thread)
+    lock_watch = watch_gil(setting.streams.own.path, thread)
     watch = StallWatch(
         position=lambda: (recorder.step, recorder.open), lost=setting.warn, died=peers.have_died,
         stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),

@@ -16,8 +16,8 @@ from distprof.profiler.metrics.metrics import Metrics
 from distprof.profiler.metrics.metrics_server import MetricsServer
 from distprof.profiler.windows.step_bands import StepBands
 from distprof.profiler.windows.window_desk import WindowDesk
-from distprof.record.gather.live import Listener, LiveSteps
-from distprof.record.gather.remote import RemoteStreams
+from distprof.record.gather.background_consumer import BackgroundConsumer
+from distprof.record.gather.live import LiveSteps, RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
 from distprof.storage.run_folder import add_note
 
@@ -47,16 +47,16 @@ class RankZero:
         """
         self._folder, self._warn, self._desk = setting.folder, setting.warn, desk
         self._remote = RemoteStreams(setting.streams.apart, step_writer.refuse)
-        self._listener: Listener | None = None
+        self._listener: BackgroundConsumer | None = None
         if on_start is not None:
-            self._listener = Listener(on_start, what="the display of steps", failed=setting.warn)
+            self._listener = BackgroundConsumer(on_start, what="the display of steps", failed=setting.warn)
             self._listener.start()
         self._metrics = _serve_metrics(setting, meta, step_writer)
-        receivers = [] if self._listener is None else [self._listener.tell]
+        receivers = [] if self._listener is None else [self._listener.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
         self._loggers = _open_loggers(setting, meta, step_writer)
-        receivers += [logger.tell for logger in self._loggers]
+        receivers += [logger.enqueue for logger in self._loggers]
         if setting.profile.window_on == "slow":
             bands = StepBands(desk.order, max_windows=setting.profile.max_windows, clock=setting.clock)
             receivers.append(bands.add)

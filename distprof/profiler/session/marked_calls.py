@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from distprof.compiling import hide, is_compiling, leave_to_python
+from distprof.compiling import hide, is_compiling, skip_compile
 
 F = TypeVar("F")
 MakeBlock = Callable[[], AbstractContextManager[None]]
@@ -51,7 +51,7 @@ def _wrap_plain(function: Callable[..., Any], make_block: MakeBlock) -> Callable
         with make_block():
             return function(*arguments, **options)
 
-    leave_to_python(call)
+    skip_compile(call)
     return call
 
 

@@ -8,7 +8,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from distprof.compiling import leave_to_python
+from distprof.compiling import skip_compile
 from distprof.profiler.rank.profiler import Context
 from distprof.profiler.session.marked_calls import F, mark_calls
 from distprof.profiler.session.recording import Recording
@@ -148,7 +148,7 @@ class LaterPhase(Mark):
 
 for _context in (SessionStep, SessionStretch, LaterPhase, PhaseContext, StretchContext):
     for _method in (_context.__enter__, _context.__exit__):
-        leave_to_python(_method, wholly=True)
+        skip_compile(_method, wholly=True)
 
 
 class Switch:

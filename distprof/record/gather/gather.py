@@ -18,11 +18,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.gather.window_agreement import WindowTalk, Word
 from distprof.record.step.step_record import STEPS_AT_ONCE
-from distprof.world import keep
+from distprof.world import hold_reference
 
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
@@ -41,9 +42,9 @@ class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
     def __init__(self, group: dist.ProcessGroup | None, *, paused: bool = False) -> None:
-        """Takes a gloo group that nothing else uses; None: this rank is alone.
-
-        And, the same on all ranks, whether phases are not recorded until a signal arrives.
+        """Args:
+        group: A gloo group that nothing else uses. None: this rank is alone.
+        paused: Whether phases are not recorded until a signal arrives; the same on all ranks.
         """
         self.group = group
         """It may be set before the first exchange."""
@@ -92,7 +93,7 @@ class Exchange:
         self.given_up = True
 
     def _wait(self, work: Any) -> None:
-        keep(work)
+        hold_reference(work)
         nap_s = 0.0005
         while not work.is_completed():
             if self.given_up:
@@ -141,9 +142,9 @@ class Exchange:
 
         What others got of the same signal may arrive one exchange later, and counts once.
         """
-        heard = signals != (self._signals or [0] * len(signals))
+        arrived = signals != (self._signals or [0] * len(signals))
         self._signals = signals
-        self._just_toggled = heard and not self._just_toggled
+        self._just_toggled = arrived and not self._just_toggled
         self._toggled ^= self._just_toggled
 
     def _share(self, own: list[int]) -> list[list[int]]:
@@ -243,7 +244,7 @@ class GatherThread(threading.Thread):
                 stepped_on, end_s = True, min(end_s, time.monotonic() + STEPPED_ON_WAIT_S)
 
     def wait_for_begin(self, limit_s: float) -> None:
-        """Returns once ``begin`` has ended, or the time, s, is over: then it is told to give up."""
+        """Returns once ``begin`` has ended, or after so many seconds, and then makes it give up."""
         if self.ident is not None and not self.begun.wait(limit_s):
             self._exchange.give_up()
             self.begun.wait(GIVING_UP_S)
@@ -316,9 +317,5 @@ class GatherThread(threading.Thread):
         return left_s if left_s > _SAME_ROUND * self._window_s else left_s + self._window_s
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """The boundary of recording: any error is reported, and training goes on."""
-        try:
-            return work(*arguments)
-        except Exception as error:
-            self._lost(f"{what} stopped: {type(error).__name__}: {error}")
-            return None
+        """Does a part of the thread's work, which may fail, and is tried again in the next round."""
+        return ErrorBoundary(f"{what} stopped", self._lost).run(work, *arguments)

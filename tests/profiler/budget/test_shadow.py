@@ -9,7 +9,7 @@ from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
 from distprof.profiler.budget.overhead_budget import ShadowPlan, draw_index
 from distprof.profiler.budget.recording_switch import RecordingSwitch
 from distprof.record.step.recorder import Recorder
-from distprof.record.step.rows import pack_row
+from distprof.record.step.step_row import pack_row
 from distprof.record.step.timeline import PhaseContext
 from tests.fakes import FakeClock, make_device
 

@@ -29,7 +29,7 @@ from distprof.profiler.loggers.logger_thread import LoggerThread
 from distprof.profiler.loggers.metric_logger import LoggedJob
 from distprof.profiler.loggers.opentelemetry import ENDPOINTS, PROTOCOLS, OpenTelemetryLogger
 from distprof.profiler.loggers.tensorboard import TensorBoardLogger
-from distprof.record.gather import live
+from distprof.record.gather import background_consumer
 from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
 
@@ -270,7 +270,7 @@ def test_the_first_error_ends_a_logger_with_one_note(run: Run) -> None:
 
 
 def test_nobody_waits_for_a_stuck_logger(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "CALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(background_consumer, "CALL_LIMIT_S", 0.05)
     released = threading.Event()
     notes: list[str] = []
     thread = LoggerThread("odd", lambda: Odd([], wait=lambda: released.wait(SLOW_S)), notes.append)

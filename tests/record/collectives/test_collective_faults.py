@@ -52,7 +52,7 @@ def test_a_fault_of_ours_ends_the_watch_and_nothing_else(watch: Callable[..., An
     case = Case()
     watched = case.surround(watch)
     assert [watched(1), watched(value=2)] == [2, 3]
-    assert (case.calls, case.looks, case.notes, case.watch.off) == (2, 1, [NOTE], True)
+    assert (case.calls, case.looks, case.notes, case.watch.on) == (2, 1, [NOTE], False)
 
 
 @pytest.mark.parametrize("watch", [fail_after, lambda call, args, options: call(*args, **options)])

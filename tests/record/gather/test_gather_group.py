@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.record.gather.own_group import make_devices, make_own_group
+from distprof.record.gather.gather_group import make_devices, make_own_group
 from distprof.world import World, collect_texts, find_largest
 from tests.ranks import call_on_ranks
 
