@@ -255,7 +255,7 @@ def test_the_first_error_ends_a_logger_with_one_note(run: Run) -> None:
     notes: list[str] = []
     thread = LoggerThread("odd", lambda: Odd(calls, fails_at=2), notes.append)
     for _ in range(5):
-        thread.tell(run.rows)
+        thread.enqueue(run.rows)
     thread.end()
     thread.end()
     assert calls == [4, 4, "close"] and notes == ["profile.loggers=odd stopped: RuntimeError: no"]
@@ -264,7 +264,7 @@ def test_the_first_error_ends_a_logger_with_one_note(run: Run) -> None:
         raise OSError("no such thing")
 
     thread = LoggerThread("other", refuse, notes.append)
-    thread.tell(run.rows)
+    thread.enqueue(run.rows)
     thread.end()
     assert notes[1:] == ["profile.loggers=other stopped: OSError: no such thing"]
 
@@ -274,7 +274,7 @@ def test_nobody_waits_for_a_stuck_logger(run: Run, monkeypatch: pytest.MonkeyPat
     released = threading.Event()
     notes: list[str] = []
     thread = LoggerThread("odd", lambda: Odd([], wait=lambda: released.wait(SLOW_S)), notes.append)
-    thread.tell(run.rows)
+    thread.enqueue(run.rows)
     thread.end(0.05)
     released.set()
     assert notes == ["profile.loggers=odd stopped: too slow for 4 step(s)"]
