@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.errors import DistprofError, read_first_line
-from distprof.record.gather.gather_group import make_devices, make_own_group
+from distprof.record.gather.gather import make_devices, make_own_group
 from distprof.record.stalls.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0

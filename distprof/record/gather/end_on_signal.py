@@ -42,7 +42,7 @@ def end_on_signal(
         if on_end is not None:
             on_end()
 
-    watch.listen(step_writer.hear_interrupt)
+    watch.listen(step_writer.keep_interrupted_state)
     remove = watch.add(end)
     return remove if signals is not None else watch.close
 

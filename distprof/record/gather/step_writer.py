@@ -100,7 +100,7 @@ class StepWriter:
         Call it on the training thread. Steps that the device has not finished are written without device times.
         """
         with self._taking:
-            self._recorder.on_device.give_up(look=True)
+            self._recorder.on_device.hand_out(look=True)
             self._take()
 
     def _take(self, wait: bool = False, most: int = QUEUED_STEPS) -> list[FloatArray]:
@@ -219,14 +219,14 @@ class StepWriter:
         where = describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
-                self._recorder.on_device.give_up(look=False)
+                self._recorder.on_device.hand_out(look=False)
                 self._take()
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
         return False
 
-    def hear_interrupt(self) -> None:
+    def keep_interrupted_state(self) -> None:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
         self._interrupted = add_progress(read_rank_state(self._recorder, self._thread), self._recorder, read_ring())
 

@@ -213,7 +213,7 @@ class DeviceSteps:
                 self._num_done = len(self._pending)
             self._read(sys.maxsize, wait=True)
 
-    def give_up(self, *, look: bool) -> None:
+    def hand_out(self, *, look: bool) -> None:
         """Hands out every pending step with what the host knows about it; later ones get no device times either.
 
         Args:
@@ -314,4 +314,4 @@ class DeviceSteps:
 
     def _stop(self, line: str) -> None:
         self._why_stopped, self._short = line, True
-        self.give_up(look=False)
+        self.hand_out(look=False)

@@ -52,7 +52,9 @@ session.close()
 
 
 @pytest.mark.slow
-def test_a_watched_script_loads_no_part_of_torch_that_it_does_not_use(tmp_path: Path) -> None:
+def test_a_watched_script_loads_no_part_of_torch_that_it_does_not_use_and_others_are_watched_once_it_does(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("""
 import sys
@@ -67,12 +69,16 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 print(*sys.modules)
+from torch.distributed import _functional_collectives, fsdp
+print(_functional_collectives.all_reduce.__code__.co_filename)
+print(fsdp.FullyShardedDataParallel.clip_grad_norm_.__code__.co_filename)
 dist.destroy_process_group()
 """)
     plain = set(run(str(script), folder=tmp_path).split())
     watched = set(run("-m", "distprof.attach", str(script), folder=tmp_path).split())
-    assert "distprof.observe.finder" in watched
     assert not {name for name in watched - plain if name.startswith(HEAVY)}
+    wrapped = {Path(word).name for word in watched - plain if "/distprof/" in word}
+    assert wrapped == {"collective_watch.py", "instrumentation.py"}
 
 
 @pytest.mark.slow

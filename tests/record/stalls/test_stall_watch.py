@@ -210,7 +210,7 @@ def test_where_a_rank_stood_when_it_was_interrupted_is_kept_unless_it_goes_on(
         recorder, writer, _ = make_step_writer(path, [])
         recorder.begin_step(4, warmup=False)
         recorder.enter(PHASE_CODE[Phase.BACKWARD])
-        writer.hear_interrupt()
+        writer.keep_interrupted_state()
         monkeypatch.setattr(step_writer, "read_ring", lambda: {**RING, "entries": []})  # what it waited for has failed
         recorder.end_step(failed=not passes)
         writer.take(False)
