@@ -89,9 +89,9 @@ class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
     def __init__(self, group: dist.ProcessGroup | None, *, paused: bool = False) -> None:
-        """Args:
-        group: A gloo group that nothing else uses. None: this rank is alone.
-        paused: Whether phases are not recorded until a signal arrives; the same on all ranks.
+        """Takes a gloo group that nothing else uses; None: this rank is alone.
+
+        And, the same on all ranks, whether phases are not recorded until a signal arrives.
         """
         self.group = group
         """It may be set before the first exchange."""
@@ -189,9 +189,9 @@ class Exchange:
 
         What others got of the same signal may arrive one exchange later, and counts once.
         """
-        arrived = signals != (self._signals or [0] * len(signals))
+        heard = signals != (self._signals or [0] * len(signals))
         self._signals = signals
-        self._just_toggled = arrived and not self._just_toggled
+        self._just_toggled = heard and not self._just_toggled
         self._toggled ^= self._just_toggled
 
     def _share(self, own: list[int]) -> list[list[int]]:
