@@ -394,7 +394,7 @@ class Job:
             if self._opened is not None and self._setting.world.rank == 0:
                 self._setting.say(f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}")
 
-        return end_on_signal(self._hooks.signals, self._step_writer, on_end=tell)
+        return end_on_signal(self._hooks.signals, self._step_writer, tell=tell)
 
     def _count_signals(self) -> list[Callable[[], None]]:
         """Has a signal turn recording off and on, if it is wanted. Returns what takes that back."""
