@@ -13,15 +13,10 @@ from distprof.errors import UsageError
 
 PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 BROAD = {
-    "attach/command.py": 1, "attach/framework_loop.py": 1, "attach/script.py": 1, "cli/model_target.py": 1,
-    "cli/train.py": 1, "cli/wandb_dashboard.py": 1, "error_boundary.py": 2, "errors.py": 1,
-    "modules/memory_watch.py": 1, "observe/instrumentation.py": 3, "profiler/job/agreement.py": 1,
-    "profiler/metrics/metrics_server.py": 1, "profiler/rank/start.py": 1, "profiler/session/border.py": 1,
-    "profiler/session/marked_calls.py": 2, "profiler/session/recording.py": 3,
-    "record/collectives/collective_watch.py": 1, "record/collectives/ddp.py": 3, "record/collectives/fsdp.py": 2,
-    "record/step/pending_steps.py": 6, "record/step/scalars.py": 1, "render/wandb/wandb_log.py": 5,
+    "attach": 3, "cli": 3, "error_boundary": 2, "errors": 1, "modules": 1, "observe": 3, "profiler": 9, "record": 13,
+    "render": 5,
 }  # fmt: skip
-"""How often a file catches any `Exception`: a number may only fall, and goes down with a file that is merged or moved.
+"""How often a room catches any `Exception`. Such a number may only fall.
 
 Inside the observed process these are hot lines, where a call of `ErrorBoundary.run` would cost too much, and lines that
 pass the error on to somebody; each says so.
@@ -42,9 +37,11 @@ def find_broad(path: Path) -> int:
 
 
 def test_broad_excepts_become_fewer() -> None:
-    found = {path.relative_to(PACKAGE).as_posix(): find_broad(path) for path in PACKAGE.rglob("*.py")}
-    more = Counter(found) - Counter(BROAD)
-    assert not more, f"{dict(more)} more than allowed: run what may fail inside an ErrorBoundary"
+    found: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        found[path.relative_to(PACKAGE).parts[0].removesuffix(".py")] += find_broad(path)
+    assert found <= Counter(BROAD), "more than allowed: run what may fail inside an ErrorBoundary"
+    assert found.total() == sum(BROAD.values()), "fewer: lower the numbers, so that they stay so"
 
 
 def fail(error: BaseException) -> None:
