@@ -80,6 +80,17 @@ def replace(places: Sequence[Any], name: str, new: Any) -> Callable[[], None]:
     return put_back
 
 
+def is_instance(value: object, module: str, name: str) -> bool:
+    """Whether a value is of a class whose module may not be imported: whoever has such a value has imported it."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_fsdp2(module: object) -> bool:
+    """Whether ``fully_shard`` was applied to a module. To import torch.distributed.fsdp would take half a second."""
+    return is_instance(module, "torch.distributed.fsdp", "FSDPModule")
+
+
 class _Waiting:
     """First of Python's finders until the module is there; it finds nothing itself."""
 

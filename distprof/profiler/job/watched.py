@@ -10,7 +10,8 @@ from torch import nn
 from torch.jit import ScriptModule
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.record.collectives.fsdp import is_fsdp1, is_fsdp2, list_groups
+from distprof.patching import is_fsdp2
+from distprof.record.collectives.fsdp import is_fsdp1, list_groups
 
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 

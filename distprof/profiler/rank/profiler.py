@@ -28,13 +28,14 @@ from torch.nn.parallel import DistributedDataParallel
 from distprof.compiling import take_hidden
 from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.patching import is_fsdp2
 from distprof.profiler.budget.overhead_budget import ShadowPlan
 from distprof.profiler.job.watched import describe_engine, find_wrapped, unwrap
 from distprof.profiler.windows.called_windows import CalledWindows
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives, watch_exchanges
 from distprof.record.collectives.ddp import watch_ddp
-from distprof.record.collectives.fsdp import is_fsdp1, is_fsdp2, watch_fsdp
+from distprof.record.collectives.fsdp import is_fsdp1, watch_fsdp
 from distprof.record.gather.gather import GatherThread
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk

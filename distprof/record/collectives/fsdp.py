@@ -13,7 +13,6 @@ other collective, in the phase in which it is issued.
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from torch import nn
 
 from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.patching import is_fsdp2, is_instance
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.step.collective_log import ASYNCHRONOUS, ON_DEVICE
 from distprof.record.step.recorder import KIND_CODE, Recorder
@@ -34,20 +34,9 @@ _KEPT_SCATTERS = 64
 _LAST_WAITS = "_end_backward_iteration"
 
 
-def is_fsdp2(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was applied to a module."""
-    return _is_kind(module, "FSDPModule")
-
-
 def is_fsdp1(module: nn.Module) -> bool:
     """Whether a module is FSDP1's wrapper."""
-    return _is_kind(module, "FullyShardedDataParallel")
-
-
-def _is_kind(module: nn.Module, name: str) -> bool:
-    # Importing torch.distributed.fsdp takes half a second, and whoever has such a module has imported it.
-    kind = getattr(sys.modules.get("torch.distributed.fsdp"), name, None)
-    return kind is not None and isinstance(module, kind)
+    return is_instance(module, "torch.distributed.fsdp", "FullyShardedDataParallel")
 
 
 def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
