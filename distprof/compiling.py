@@ -1,14 +1,13 @@
 """What `torch.compile` may do with code of distprof.
 
 Its compiler, dynamo, meets that code in two ways. A function that runs beside a graph, because torch's C++ calls it or
-after a graph break, would be compiled by itself: `leave_to_python` keeps it from that. A function that is called in
+after a graph break, would be compiled by itself: `skip_compile` prevents that. A function that is called in
 what is being compiled is traced into the graph: there it does what the original does, or nothing (`replace_in_graphs`).
 What a graph hides in this way is remembered when it is traced (`hide`), for the notes of the report.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterable
@@ -17,19 +16,21 @@ from typing import Any
 
 import torch
 
+from distprof.error_boundary import ErrorBoundary
+
 _MOST = 16
 _hidden: dict[str, None] = {}
 
 if hasattr(torch.compiler, "_compile_session_context"):
     from torch.compiler import is_compiling as is_compiling  # exported
-else:  # before torch 2.13 it does not say so while the compiler runs Python: torch's backward of a graph, DTensor
+else:  # before torch 2.13 this was False while the compiler runs Python: torch's backward of a graph, DTensor
 
     def is_compiling() -> bool:
         """Whether a graph is traced now, by dynamo or by what comes after it."""
         return torch.compiler.is_compiling() or torch._guards.TracingContext.try_get() is not None
 
 
-def leave_to_python(function: Any, *, wholly: bool = False) -> None:
+def skip_compile(function: Any, *, wholly: bool = False) -> None:
     """Keeps torch.compile from compiling a function by itself.
 
     Args:
@@ -46,14 +47,15 @@ def leave_to_python(function: Any, *, wholly: bool = False) -> None:
 
 
 if is_compiling.__module__ == __name__:  # wrappers that are left to Python themselves call it
-    leave_to_python(is_compiling, wholly=True)
+    skip_compile(is_compiling, wholly=True)
+skip_compile(ErrorBoundary.run, wholly=True)
 
 
 def replace_in_graphs(function: Any, instead: Callable[..., Any]) -> None:
-    """Has a function of distprof do something else in a graph, which takes the same arguments; outside of graphs it is
-    left to Python, and pays nothing."""
+    """Has a function of distprof do something else in a graph, with the same arguments. Outside of graphs it runs as
+    plain Python, at no cost."""
     function._torchdynamo_inline = instead
-    leave_to_python(function, wholly=True)
+    skip_compile(function, wholly=True)
 
 
 def hide(what: str) -> None:
@@ -65,16 +67,17 @@ def hide(what: str) -> None:
 hide._dynamo_marked_constant = True  # type: ignore[attr-defined]  # called by the compiler, and not by the graph
 
 
-def tell_compiler(replaced: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
+def update_compiler(replaced: Iterable[tuple[Callable[..., Any], Callable[..., Any]]]) -> None:
     """Has dynamo, which is imported, trace replaced functions of torch as it traces the original ones.
 
-    It has a table of what to do with some of them, made once, and one of what they are, made anew now and then.
+    dynamo has a table of what to do with some of them, which it makes once, and a table of what they are, which it
+    makes anew now and then.
 
     Args:
         replaced: Originals, which are in their places now, and what replaces them.
     """
     _leave_all_to_python()
-    with contextlib.suppress(Exception):  # of releases that do it in another way
+    with ErrorBoundary("what torch.compile knows of replaced functions"):  # some releases keep it elsewhere
         handlers = sys.modules["torch._dynamo"].variables.torch.TorchInGraphFunctionVariable._get_handlers()
         handlers.update({new: handlers[original] for original, new in replaced if original in handlers})
 
@@ -94,7 +97,7 @@ def _leave_all_to_python() -> None:
 def remind_compiler() -> None:
     """Has dynamo look anew at what is in the places of torch's functions."""
     if (dynamo := sys.modules.get("torch._dynamo")) is not None:
-        with contextlib.suppress(Exception):
+        with ErrorBoundary("what torch.compile knows of replaced functions"):
             dynamo.trace_rules.get_torch_obj_rule_map.cache_clear()
 
 

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from distprof.errors import DistprofError, UsageError
 
-_kept: deque[object] = deque(maxlen=8)
-"""Distprof's own collectives; see `keep`."""
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # never freed, also when Python frees what modules hold
+_held: deque[object] = deque(maxlen=8)
+"""Distprof's own collectives; see `hold_reference`."""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))  # never freed, also when Python frees what modules hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,19 +171,19 @@ def find_world(device: torch.device) -> World:
         device: Where this process trains.
     """
     try:
-        told = read_identity()
+        identity = read_identity()
     except UsageError:
-        told = None
+        identity = None
     rank, size, backend = 0, 1, ""
     if dist.is_available() and dist.is_initialized():
         rank, size, backend = dist.get_rank(), dist.get_world_size(), dist.get_backend()
         pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
         backend = {kind: name for kind, _, name in pairs}.get(device.type, backend)
-    if told is None or (told.rank, told.world_size) != (rank, size):
-        told = Identity(
+    if identity is None or (identity.rank, identity.world_size) != (rank, size):
+        identity = Identity(
             rank=rank, local_rank=rank, world_size=size, local_world_size=size, launched=size > 1, restarts=0
         )
-    return World(identity=told, host=socket.gethostname(), device=device, backend=backend, notes=())
+    return World(identity=identity, host=socket.gethostname(), device=device, backend=backend, notes=())
 
 
 def is_launched() -> bool:
@@ -200,7 +200,7 @@ def leave() -> None:
         held = _hold_backends()
         dist.destroy_process_group()
         del held
-        let_go()
+        release_references()
 
 
 def _hold_backends() -> list[object]:
@@ -216,19 +216,19 @@ def _hold_backends() -> list[object]:
     return backends
 
 
-def keep(work: Any) -> Any:
-    """Keeps one of distprof's own collectives over gloo until later ones have taken its place; returns it.
+def hold_reference(work: Any) -> Any:
+    """Holds one of distprof's own collectives over gloo until later ones have taken its place; returns it.
 
     The thread of gloo that runs a collective needs the GIL to let go of the last reference to its tensors, at some time
     after the collective has ended. If Python has ended by then, the process aborts, so the last reference stays here.
     """
-    _kept.append(work)
+    _held.append(work)
     return work
 
 
-def let_go() -> None:
-    """Keeps none of them any more. The connections of a process group that is gone end with the last of them."""
-    _kept.clear()
+def release_references() -> None:
+    """Holds none of them any more. The connections of a process group that is gone end with the last of them."""
+    _held.clear()
 
 
 def share_text(text: str | None, *, source: int = 0, group: dist.ProcessGroup | None) -> str:
@@ -255,10 +255,10 @@ def collect_texts(text: str, *, group: dist.ProcessGroup | None) -> list[str]:
         return [text]
     data = text.encode()
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
-    keep(group.allgather([lengths], [torch.tensor([len(data)])])).wait()
+    hold_reference(group.allgather([lengths], [torch.tensor([len(data)])])).wait()
     longest = int(max(lengths))
     buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
-    keep(group.allgather([buffers], [_as_buffer(data, longest)])).wait()
+    hold_reference(group.allgather([buffers], [_as_buffer(data, longest)])).wait()
     return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
 
 
@@ -268,7 +268,7 @@ def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
     if group is not None:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
-        keep(group.allreduce([largest], options)).wait()
+        hold_reference(group.allreduce([largest], options)).wait()
     return int(largest)
 
 
@@ -280,7 +280,7 @@ def wait_for_ranks(group: dist.ProcessGroup | None) -> None:
 def _broadcast(tensor: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = source, 0
-    keep(group.broadcast([tensor], options)).wait()
+    hold_reference(group.broadcast([tensor], options)).wait()
 
 
 def _as_buffer(data: bytes, length: int) -> torch.Tensor:

@@ -11,7 +11,7 @@
 set -euo pipefail
 
 tried=(2.6.0 2.8.0 2.11.0 2.13.0 2.14.1 2.15.0) # the lowest supported, those that differ, and the newest
-tests=(tests/{record,observe,modules,train,attach/test_{compiled,programs}.py,test_signatures.py}
+tests=(tests/{record,observe,modules,train,attach/test_{compiled,programs}.py,test_patching.py}
     tests/profiler/{windows/test_module_window,test_open_session_ranks,job/test_model_inspection}.py
     tests/test_job.py::test_{every_way_to_train_is_reported,two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces})
 

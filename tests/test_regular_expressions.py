@@ -26,7 +26,7 @@ MAX_GROWTH = 6.0
 """Of the steps on a text of four times the length: 4 is linear, 16 is quadratic."""
 ENOUGH = 2_000
 """Steps that no pattern needs for `FEW` repetitions: those of a pattern with small limits end well below."""
-OWN_TEXT = frozenset(("record/device/snapshot.py", "cli/capture/command.py", "facts/hardware.py"))
+OWN_TEXT = frozenset(("record/device/rank_info.py", "cli/capture/command.py", "facts/hardware.py"))
 """Files whose patterns are put together where they are used: on /proc, on options, and from the table of devices."""
 
 

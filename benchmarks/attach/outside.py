@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from distprof.observe.on_import import after_import
+from distprof.patching import after_import
 
 RANK = 1
 """The rank that is slowed down or ended."""

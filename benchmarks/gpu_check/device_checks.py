@@ -14,7 +14,7 @@ from distprof.config.decode import decode
 from distprof.config.schema import Config
 from distprof.facts.hardware import find_peak
 from distprof.record.device.peak import measure_peak
-from distprof.record.device.snapshot import take_snapshot
+from distprof.record.device.rank_info import take_snapshot
 from distprof.train.data import make_batches
 
 NUM_EVENTS = 600

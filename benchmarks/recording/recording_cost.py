@@ -89,7 +89,7 @@ class RecordingCost:
 
 def find_stride(plain: StepCost, timed: StepCost, collectives: int) -> int:
     """In every how many steps the recorder times collectives, if steps take `STEP_NS`."""
-    from distprof.record.step.collective_stride import CollectiveStride
+    from distprof.record.step.collective_log import CollectiveStride
 
     stride = CollectiveStride(None)
     stride.begin(0, 0)
@@ -198,7 +198,7 @@ def run_fsdp(recorder: Any, number: int) -> None:
 def _reduce(recorder: Any, code: int) -> None:
     if code == _BACKWARD:
         for _ in range(BUCKETS):
-            recorder.retract()
+            recorder.discard_mark()
             ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 1 << 25, on_device=True)
             recorder.mark(_REDUCE, ticket)
             recorder.end_on_device(ticket)
@@ -287,7 +287,7 @@ def _count_events(make: Callable[[Any], Callable[[int], None]], every: int) -> i
 
 def _time_background(recorder: Any, first: int) -> float:
     """Of packing one step under FSDP2, ns."""
-    from distprof.record.step.rows import pack_row
+    from distprof.record.step.step_row import pack_row
 
     found = []
     for number in range(first, first + 20):

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.recording.paired import AddedTime, compare_pairs
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.record.step.collective_stride import FIRST_STEPS
+from distprof.record.step.collective_log import FIRST_STEPS
 
 BUCKETS, UNITS = 13, 14
 """Of gpt2_small: gradients in buckets of 25 MiB; 12 layers, the embeddings and the rest."""
@@ -139,7 +139,7 @@ def measure_model(model: Any, turns: int, *, timed: int) -> WrapperCost:
     import torch
 
     from distprof.record.step.recorder import Recorder
-    from distprof.record.step.rows import pack_row
+    from distprof.record.step.step_row import pack_row
 
     recorder, batch, draws, number = Recorder(), torch.ones(4, WIDTH), random.Random(0), FIRST_STEPS
     run = make_recorded(recorder, model)

@@ -39,7 +39,7 @@ class DdpLoop(RankLoop):
         for unit in range(units):
             self.spend(job.host_unit_ns)
             self.work(Phase.BACKWARD, 2 * job.forward_ns, unit, units)
-            self.recorder.retract()  # the bucket before was not the last
+            self.recorder.discard_mark()  # the bucket before was not the last
             ticket, part = self.issue(CollectiveKind.ALL_REDUCE, self._nccl, self.group)
             self.recorder.mark(ALL_REDUCE, ticket)
             self._call_back(unit, ticket, part)

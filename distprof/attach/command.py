@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from distprof.attach.script import require_script, run_module, run_script, show_error
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, UsageError, describe_error
-from distprof.observe.on_import import after_import
+from distprof.patching import after_import
 
 if TYPE_CHECKING:
     from distprof.profiler.session.session import Session

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distprof.observe.engines import find_optimizer
+from distprof.observe.optimizers import find_optimizer
 from distprof.profiler.open_session import start
 from distprof.profiler.session.session import Session
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -19,6 +18,7 @@ from distprof.modules.formulas import FORMULAS
 from distprof.modules.memory import find_local
 from distprof.modules.peak import AlivePeak
 from distprof.modules.uncounted import Uncounted
+from distprof.patching import is_fsdp2
 
 
 class _Place:
@@ -136,8 +136,9 @@ class Counter:
 def _list_gathering(model: nn.Module) -> Iterator[torch.Tensor]:
     """What FSDP2 has gathered last and keeps until it gathers again."""
     for module in model.modules():
-        if isinstance(module, FSDPModule):
-            shared = getattr(module._get_fsdp_state(), "_comm_ctx", None)  # not public: without it, there is none
+        if is_fsdp2(module):
+            state: Any = module._get_fsdp_state()  # type: ignore[operator]
+            shared = getattr(state, "_comm_ctx", None)  # not public: without it, there is none
             result = getattr(getattr(shared, "all_gather_state", None), "all_gather_result", None)
             if isinstance(output := getattr(result, "all_gather_output", None), torch.Tensor):
                 yield output

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from distprof.facts.modules import RankMemory
 from distprof.modules.memory import find_local
+from distprof.patching import is_fsdp2
 
 
 class MemoryWatch:
@@ -75,7 +75,7 @@ def _count_communication(model: nn.Module, gradients: int | None, gathered: int 
     """Bytes beyond those of parameters and gradients. None: this way of distributing a model does not tell."""
     if isinstance(model, DistributedDataParallel):
         return _count_buckets(model, gradients)
-    if any(isinstance(each, FSDPModule) for each in model.modules()):
+    if any(map(is_fsdp2, model.modules())):
         return gathered
     return 0 if not dist.is_initialized() or dist.get_world_size() == 1 else None
 

@@ -1,4 +1,6 @@
-"""What is evaluation: stretches of forwards between two steps that train nothing.
+"""Which models are trained, and what is evaluation: stretches of forwards between two steps that train nothing.
+
+A model is trained if it was called with gradients in a step that an optimizer has ended.
 
 A forward of a trained model with gradients off, or in evaluation mode, begins one; so does its ``eval()``. The next
 forward with gradients, backward or optimizer step ends it; so does ``train()``, or the next batch with gradients on if
@@ -11,8 +13,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from distprof.observe.reporting import Reporting
-from distprof.observe.trained_models import TrainedModels
+from distprof.observe.observer_target import ObserverTarget
 
 IN_A_ROW = 2
 """Steps in a row that may come right after forwards without gradients; from then on these belong to the step."""
@@ -21,8 +22,7 @@ IN_A_ROW = 2
 class Evaluation:
     """The stretch of evaluation that is open, if any."""
 
-    def __init__(self, session: Reporting, trained: TrainedModels) -> None:
-        """None is open."""
+    def __init__(self, session: ObserverTarget, trained: TrainedModels) -> None:
         self._session, self._trained = session, trained
         self.open = False
         self.by_mode = False
@@ -30,7 +30,7 @@ class Evaluation:
         self.announced = False
         """Since the last step, a batch was taken with gradients off, or some model was put into ``eval()``."""
         self._model: weakref.ref[Any] | None = None  # the last one, if gradients were on
-        self._unannounced = False  # it began with a forward in training mode, and nothing else tells
+        self._unannounced = False  # it began with a forward in training mode, and nothing else shows it
         self._in_a_row = 0  # steps that such forwards came before
 
     def includes(self, model: Any, *, grad_on: bool) -> bool:
@@ -69,3 +69,66 @@ class Evaluation:
         """A step begins; ``quiet``: with a forward of a trained model without gradients."""
         self._in_a_row = self._in_a_row + 1 if quiet or self._unannounced else 0
         self.announced = self._unannounced = False
+
+
+class TrainedModels:
+    """The models of steps that are over, and those of the step that is open."""
+
+    def __init__(self) -> None:
+        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.called: list[tuple[Any, bool]] = []
+        """Those called with gradients in the open step, and whether in training mode."""
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._trained)
+
+    def __contains__(self, model: object) -> bool:
+        """Whether it is trained."""
+        return model in self._trained
+
+    def has_in_eval(self, model: object) -> bool:
+        """Whether it is trained in evaluation mode."""
+        return model in self._in_eval
+
+    def see_call(self, model: Any) -> None:
+        """A model has been called with gradients in the open step."""
+        in_training = model.training
+        if self.called:
+            last, was_in_training = self.called[-1]
+            if last is model and was_in_training == in_training:
+                return  # another micro-step
+        self.called.append((model, in_training))
+
+    def see_in_eval(self, model: Any) -> None:
+        """A model that seemed to be evaluated is trained."""
+        self._in_eval.update(unwrap(model))
+
+    def end_step(self) -> None:
+        """The open step was one of training."""
+        for model, in_training in self.called:
+            if model in self._trained and (in_training or model in self._in_eval):
+                continue
+            for part in unwrap(model):
+                self._trained.add(part)
+                if not in_training:
+                    self._in_eval.add(part)
+
+
+def unwrap(model: Any) -> list[Any]:
+    """A model, and what DDP or `torch.compile` has wrapped in it."""
+    found = [] if model is None else [model]
+    while (inner := _find_inner(model)) is not None:
+        if inner in found or not hasattr(inner, "training"):
+            break
+        found.append(inner)
+        model = inner
+    return found
+
+
+def _find_inner(model: Any) -> Any:
+    """What a model has wrapped, once in every step: asking a module for what it does not have is slow."""
+    parts = getattr(model, "_modules", {})
+    inner = parts.get("_orig_mod") or parts.get("module")
+    return model.module if inner is None and hasattr(type(model), "module") else inner  # a property of FSDP1

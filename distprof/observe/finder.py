@@ -6,15 +6,14 @@ import os
 import statistics
 from collections import deque
 
-from distprof.observe.engines import Engines
+from distprof.error_boundary import ErrorBoundary
 from distprof.observe.functions import Functions
+from distprof.observe.instrumentation import Patches, ReentrancyGuard
 from distprof.observe.modules import Forwards
-from distprof.observe.on_import import after_import
+from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.optimizers import Optimizers
-from distprof.observe.parts import Gate, Patches, Recognition
-from distprof.observe.processes import Processes
-from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
+from distprof.patching import after_import
 
 FEWEST_STEPS, OWN_STEPS = 10, 1000
 """What distprof takes of a step is the median of the latest steps, at least and at most so many."""
@@ -23,18 +22,13 @@ FEWEST_STEPS, OWN_STEPS = 10, 1000
 class Finder:
     """Watches torch in this process for one session."""
 
-    def __init__(self, session: Reporting) -> None:
-        """Watches nothing yet; the session is told what is found."""
-        self._gate, self._patches = Gate(), Patches()
+    def __init__(self, session: ObserverTarget) -> None:
+        self._guard, self._patches = ReentrancyGuard(), Patches()
         self._search, self._session = StepSearch(session), session
         self._own_ns: deque[int] = deque(maxlen=OWN_STEPS)
-        self._ending = Recognition("the last step is", session)
-        forwards = Forwards(session, self._search, self._gate)
-        optimizers = Optimizers(session, self._search, self._gate, forwards)
-        self._parts = (
-            forwards, Functions(session, self._search, self._gate, optimizers), optimizers, Processes(session),
-            Engines(session, self._search, self._gate),
-        )  # fmt: skip
+        forwards = Forwards(session, self._search, self._guard)
+        optimizers = Optimizers(session, self._search, self._guard, forwards)
+        self._parts = forwards, Functions(session, self._search, self._guard, optimizers), optimizers
         self._begun = False
 
     def begin(self) -> None:
@@ -43,7 +37,7 @@ class Finder:
             self._begun = True
             for part in self._parts:
                 part.install(self._patches)
-            self._patches.add(after_import("torch._dynamo", self._patches.tell_compiler))
+            self._patches.add(after_import("torch._dynamo", self._patches.update_compiler))
 
     def end_step(self) -> None:
         """A step has ended."""
@@ -56,14 +50,15 @@ class Finder:
 
     def finish(self) -> None:
         """The program ends: a step that is open may be none. Nothing is looked at any more."""
-        self._ending.run(self._search.finish)
-        self._gate.close()
+        with ErrorBoundary("the last step is not recognised", self._session.note):
+            self._search.finish()
+        self._guard.close()
         if not self._session.user_steps and len(self._own_ns) >= FEWEST_STEPS and os.environ.get("RANK", "0") == "0":
             self._session.note(_describe(statistics.median(self._own_ns), len(self._own_ns)))
 
     def undo(self) -> None:
         """Puts everything back. What somebody has wrapped since stays, and does nothing."""
-        self._gate.close()
+        self._guard.close()
         self._patches.undo()
 
 

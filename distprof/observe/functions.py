@@ -1,51 +1,61 @@
-"""Backward, clipping, batches and checkpoints: functions of torch that are looked at where they are called."""
+"""Backward, clipping, batches and checkpoints: functions of torch that are looked at where they are called. Also the
+start of processes, which are not watched.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 import torch.utils.data.dataloader as loaders
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.utils import clip_grad
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.on_import import after_import
+from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
+from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.optimizers import Optimizers
-from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
-from distprof.observe.reporting import Reporting
 from distprof.observe.step_search import StepSearch
+from distprof.patching import after_import
 
 _FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
 )
-_CHECKPOINT = "torch.distributed.checkpoint"
+_CHECKPOINT, _FSDP = "torch.distributed.checkpoint", "torch.distributed.fsdp"
+"""Modules that take long to import, and that most scripts do not need."""
 _CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_")
+
+STARTED = (
+    "processes that the script starts itself (torch.multiprocessing, multiprocessing.Process) are not watched: if they "
+    "train, start the ranks with torchrun, or call distprof.start() in each of them"
+)
+SPAWN = "torch.multiprocessing.spawn"
+"""The module whose processes run a function of the caller's."""
+_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Functions:
     """Recognises everything that is neither a module nor an optimizer."""
 
-    def __init__(self, session: Reporting, search: StepSearch, gate: Gate, optimizers: Optimizers) -> None:
-        """Looks at nothing yet.
-
-        Args:
-            session: Is told what is found.
-            search: Finds the steps.
-            gate: Of this rank.
-            optimizers: Hears of every backward before the search does.
+    def __init__(
+        self, session: ObserverTarget, search: StepSearch, guard: ReentrancyGuard, optimizers: Optimizers
+    ) -> None:
+        """Args:
+        session: Learns what is found.
+        search: Finds the steps.
+        guard: Of this rank.
+        optimizers: Learn of every backward before the search does.
         """
-        self._session, self._search, self._gate, self._optimizers = session, search, gate, optimizers
-        self._backward, self._clipping = (
-            Recognition("backward is", session),
-            Recognition("gradient clipping is", session),
-        )
-        self._data, self._saving = (
-            Recognition("getting batches is", session),
-            Recognition("saving checkpoints is", session),
-        )
+        self._session, self._search, self._guard, self._optimizers = session, search, guard, optimizers
+        self._backward = Instrumentation("backward is", session)
+        self._clipping = Instrumentation("gradient clipping is", session)
+        self._data = Instrumentation("getting batches is", session)
+        self._saving = Instrumentation("saving checkpoints is", session)
+        self._starting = Instrumentation("the start of processes is", session)
         self._in_data = False
 
     def install(self, patches: Patches) -> None:
@@ -55,12 +65,18 @@ class Functions:
         for name in _CLIPPING:
             if hasattr(torch.nn.utils, name):  # not all have the same name where they are defined
                 self._clipping.replace(patches, [torch.nn.utils, clip_grad], name, self._watch_clipping)
-        self._clipping.replace(patches, [FullyShardedDataParallel], "clip_grad_norm_", self._watch_clipping)
+        patches.add(after_import(_FSDP, lambda: self._clipping.run(self._install_clipping, patches)))
         iterator = getattr(loaders, "_BaseDataLoaderIter", loaders)
         self._data.replace(patches, [iterator], "__next__", self._watch_fetch)
         self._data.replace(patches, [loaders.DataLoader], "__iter__", self._watch_start)
         self._saving.replace(patches, [torch.serialization, torch], "save", self._watch_saving)
         patches.add(after_import(_CHECKPOINT, lambda: self._saving.run(self._install_saving, patches)))
+        self._starting.replace(patches, [BaseProcess], "start", self._watch_process)
+
+    def _install_clipping(self, patches: Patches) -> None:
+        # FSDP1 clips in a method of its own; torch may leave it out some day.
+        if (sharded := getattr(sys.modules[_FSDP], "FullyShardedDataParallel", None)) is not None:
+            self._clipping.replace(patches, [sharded], "clip_grad_norm_", self._watch_clipping)
 
     def _install_saving(self, patches: Patches) -> None:
         checkpoint: Any = sys.modules[_CHECKPOINT]
@@ -79,7 +95,7 @@ class Functions:
                 search.end_backward()
 
         return surround(
-            original, self._gate, self._backward, before=self._begin_backward, after=after, leave=self._session.exit,
+            original, self._guard, self._backward, before=self._begin_backward, after=after, leave=self._session.exit,
             trains=True,
         )  # fmt: skip
 
@@ -99,6 +115,7 @@ class Functions:
         """
 
         def before(args: Arguments, options: Options) -> bool:
+            # Inside torch.func.grad its interpreter is on functorch's stack, and the inputs are no parameters.
             if torch._C._functorch.peek_interpreter_stack() is not None:
                 return self._begin_backward(args, options)
             again = options.get("create_graph", args[4] if len(args) > 4 else False)
@@ -107,7 +124,7 @@ class Functions:
             return self._search.in_work and self._session.enter(_FORWARD if again else _BACKWARD)
 
         return surround(
-            original, self._gate, self._backward, before=before, leave=self._session.exit,
+            original, self._guard, self._backward, before=before, leave=self._session.exit,
             after=lambda args, result: self._search.end_backward(), trains=True,
         )  # fmt: skip
 
@@ -117,7 +134,7 @@ class Functions:
                 self._session.keep_scalars(grad_norm=result.detach() if result.requires_grad else result)
 
         return surround(
-            original, self._gate, self._clipping, before=lambda args, options: self._session.enter(_GRAD_NORM),
+            original, self._guard, self._clipping, before=lambda args, options: self._session.enter(_GRAD_NORM),
             after=after, leave=self._session.exit,
         )  # fmt: skip
 
@@ -134,23 +151,29 @@ class Functions:
             if ended:
                 self._search.end_fetch()
 
-        return surround(original, self._gate, self._data, before=before, leave=leave)
+        return surround(original, self._guard, self._data, before=before, leave=leave)
 
     def _watch_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Making the iterator, which starts workers, is time for data in a step that is open, and begins none."""
         return surround(
-            original, self._gate, self._data, before=lambda args, options: self._session.enter(_DATA),
+            original, self._guard, self._data, before=lambda args, options: self._session.enter(_DATA),
             leave=self._session.exit,
         )  # fmt: skip
 
     def _watch_saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return surround(
-            original, self._gate, self._saving, before=lambda args, options: self._search.begin_save(),
-            leave=self._end_stretch,
+            original, self._guard, self._saving, before=lambda args, options: self._search.begin_save(),
+            leave=lambda *, raised: self._session.end_stretch(),
         )  # fmt: skip
 
-    def _end_stretch(self, *, raised: bool) -> None:
-        self._session.end_stretch()
+    def _watch_process(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def start(process: Any, *args: Any, **options: Any) -> Any:
+            if self._starting.run(_runs_script, process):
+                self._session.tell(STARTED)
+            return original(process, *args, **options)
+
+        return start
 
 
 def _has_parameters(inputs: Any) -> bool:
@@ -161,3 +184,19 @@ def _has_parameters(inputs: Any) -> bool:
         inputs = inputs.values()
     several = isinstance(inputs, Iterable) and not isinstance(inputs, torch.Tensor)
     return any(isinstance(each, torch.nn.Parameter) for each in (inputs if several else [inputs]))
+
+
+def _runs_script(process: Any) -> bool:
+    """Whether what runs in a process is the script's.
+
+    Libraries start processes for their own work, which are no news: workers of a DataLoader, of a pool, of torch's
+    compiler.
+    """
+    work: Any = type(process).run
+    if work is BaseProcess.run:
+        work = process._target
+    while isinstance(work, functools.partial):
+        work = work.func
+    name = getattr(work, "__module__", None) or ""
+    path = getattr(sys.modules.get(name), "__file__", None) or ""
+    return name == SPAWN or not path.startswith(_LIBRARIES)

@@ -1,9 +1,5 @@
 """Forwards: the outermost call of a module, and ``train()`` and ``eval()``.
 
-A hook of torch on all modules would make every one of them take its slow path, and `torch.compile` would trace it. A
-replaced ``Module.__call__`` costs an inner module one comparison, and a compiled one nothing: what is compiled is the
-original.
-
 A module in whose forward an optimizer of the training takes a step is no model, but runs the training (Lightning's
 manual optimization under DDP, a learner that holds its optimizer). It is passed over, and the modules in it are looked
 at.
@@ -20,10 +16,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.compiling import is_compiling, leave_to_python
+from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.observe.parts import Arguments, Gate, Options, Patches, Recognition, surround
-from distprof.observe.reporting import Reporting
+from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
+from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.step_search import StepSearch
 
 _FORWARD = PHASE_CODE[Phase.FORWARD]
@@ -34,11 +30,10 @@ MAX_MODELS = 16
 class Forwards:
     """Recognises forwards and evaluation, and the models that there are."""
 
-    def __init__(self, session: Reporting, search: StepSearch, gate: Gate) -> None:
-        """Looks at nothing yet."""
-        self._session, self._search, self._gate = session, search, gate
-        self._part, self._modes = Recognition("forward is", session), Recognition("evaluation is", session)
-        self._models = Recognition("models are", session)
+    def __init__(self, session: ObserverTarget, search: StepSearch, guard: ReentrancyGuard) -> None:
+        self._session, self._search, self._guard = session, search, guard
+        self._part, self._modes = Instrumentation("forward is", session), Instrumentation("evaluation is", session)
+        self._models = Instrumentation("models are", session)
         self._num_watched = 0
         self._has_parameters: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         self._last: weakref.ref[nn.Module] | None = None  # the model that was called last
@@ -49,20 +44,23 @@ class Forwards:
         """Looks at all modules from now on."""
         self._models.replace(patches, [DistributedDataParallel], "__init__", self._watch_made)
         self._modes.replace(patches, [nn.Module], "train", self._watch_mode, {1: "mode"})
+        # torch's hooks on all modules would make every one of them take its slow path, and `torch.compile` trace them.
+        # A replaced `__call__` costs an inner module one comparison, and a compiled one nothing: dynamo compiles the
+        # original.
         self._part.replace(patches, [nn.Module], "__call__", self._watch_call)
 
     def pass_over(self) -> None:
         """An optimizer of the training takes a step: if that is in the forward of a module, it runs the training."""
         model = None if self._last is None else self._last()
-        if model is not None and self._gate.open_up(self._part):
+        if model is not None and self._guard.open_up(self._part):
             self._session.exit()
             self._trainers = self._trainers or weakref.WeakSet()
             self._trainers.add(model)
 
     def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        gate = self._gate
+        guard = self._guard
         watched = surround(
-            original, gate, self._part, before=self._begin, after=self._end,
+            original, guard, self._part, before=self._begin, after=self._end,
             leave=self._session.exit, trains=True,
         )  # fmt: skip
 
@@ -70,18 +68,19 @@ class Forwards:
         def watched_quickly(self: nn.Module, *args: Any, **options: Any) -> Any:
             if is_compiling():
                 return original(self, *args, **options)
-            if gate.inside:  # as the original does, without a call of it
+            if guard.inside:  # as the original does, without a call of it
                 return (self._compiled_call_impl or self._call_impl)(*args, **options)
             return watched(self, *args, **options)
 
+        # What `watched_quickly` does in place of the original must be all that the original does.
         known = getattr(getattr(original, "__code__", None), "co_names", ())
         if set(known) != {"_compiled_call_impl", "_call_impl"}:
             return watched
-        leave_to_python(watched_quickly)
+        skip_compile(watched_quickly)
         return watched_quickly
 
     def _begin(self, args: Arguments, options: Options) -> bool | None:
-        if torch._C._is_tracing():
+        if torch._C._is_tracing():  # torch.jit.trace records what is called: ours must not be in it
             return None
         model = args[0]
         if self._trainers is not None and model in self._trainers:
@@ -110,13 +109,13 @@ class Forwards:
         return has_parameters
 
     def _watch_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        models, session, gate = self._models, self._session, self._gate
+        models, session, guard = self._models, self._session, self._guard
 
         @functools.wraps(original)
         def watched(self: DistributedDataParallel, *args: Any, **options: Any) -> None:
             original(self, *args, **options)
-            if not gate.inside:
-                models.run(session.watch, self)  # now: before its first backward
+            if not guard.inside:
+                models.run(session.watch, self)  # now: the reducer's group is to be replaced before its first backward
 
         return watched
 
@@ -127,4 +126,4 @@ class Forwards:
             self._search.change_mode(model, training=training, has_parameters=has_parameters)
             return False
 
-        return surround(original, self._gate, self._modes, before=change, leave=self._session.exit)
+        return surround(original, self._guard, self._modes, before=change, leave=self._session.exit)

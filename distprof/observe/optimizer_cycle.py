@@ -6,7 +6,7 @@
 - From then on that one ends the cycle, after as many steps in a row as it took in the last one.
 - Another one becomes the last one if it replaces it, or steps on its own for long while the last one does not; or if
   the last one has stepped alone for long, and now that other one does (training in blocks). With a DataLoader, the next
-  batch tells: whoever has taken a step right before it, in a cycle that waits in vain or did not begin with a batch,
+  batch decides: whoever has taken a step right before it, in a cycle that waits in vain or did not begin with a batch,
   ends the cycle.
 - One that is made inside a step is part of that step (the inner loop of meta-learning).
 """
@@ -31,7 +31,6 @@ class OptimizerCycle:
     """Finds the ends of cycles from the steps of optimizers, in their order."""
 
     def __init__(self) -> None:
-        """Knows no optimizer."""
         self.learning = True
         """Whether it is not known which optimizer ends the cycle."""
         self.is_empty = True

@@ -9,22 +9,49 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
-from distprof.observe import program
-from distprof.observe.evaluation import Evaluation
+from distprof.observe.evaluation import Evaluation, TrainedModels
+from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.optimizer_cycle import OptimizerCycle
-from distprof.observe.program import Program
-from distprof.observe.reporting import Reporting
-from distprof.observe.trained_models import TrainedModels
 from distprof.observe.unseen_updates import UnseenUpdates
+
+INFERENCE_AFTER = 3
+"""Forwards without an optimizer and without a backward that make a program one of inference; fewer may be a test."""
+MANUAL_AFTER = 2
+"""Backwards without an optimizer that make a program one that updates its parameters by itself; one is enough if a
+forward or batch follows it."""
+NO_OPTIMIZER = (
+    "no optimizer of torch.optim was made: a step is taken to begin with the batch or forward after a backward"
+)
+UNSEEN_AFTER = 64
+"""Backwards in one step after which an optimizer whose steps are not seen is no longer waited for."""
+COMPILED = (
+    "the forward is not seen (in a compiled function, or where a module's forward() is called and not the module): its "
+    "time is part of other"
+)
+INFERENCE = (
+    "steps without an optimizer and a backward are inference: each is one batch of a DataLoader, or else one forward"
+)
+INFERENCE_BEFORE = "the first steps are inference, before the first optimizer was made; warm-up begins again after them"
+
+
+class Program(enum.Enum):
+    """What the program does, as far as it has shown."""
+
+    UNKNOWN = enum.auto()
+    TRAINING = enum.auto()
+    """It has made an optimizer."""
+    MANUAL = enum.auto()
+    """It computes gradients without one."""
+    INFERENCE = enum.auto()
 
 
 class StepSearch:
     """Finds the steps of one rank. Each method that returns a bool says whether the call is part of a step."""
 
-    def __init__(self, session: Reporting) -> None:
-        """Knows nothing of the program yet; the session is told what is found."""
+    def __init__(self, session: ObserverTarget) -> None:
         self._session = session
         self.program = Program.UNKNOWN
         self.settled = False
@@ -48,7 +75,7 @@ class StepSearch:
     def _see_optimizer(self) -> None:
         if self.program is not Program.TRAINING:
             if self.program is Program.INFERENCE and not self._session.user_steps:
-                self._session.note(program.INFERENCE_BEFORE)
+                self._session.note(INFERENCE_BEFORE)
                 self.finish()
                 self._session.restart_warmup()
             self.program = Program.TRAINING
@@ -97,10 +124,10 @@ class StepSearch:
             self._see_updates(grad_on=grad_on)
             if self.program is Program.UNKNOWN:
                 self._forwards += 1
-                if self._forwards < program.INFERENCE_AFTER:
+                if self._forwards < INFERENCE_AFTER:
                     return False
                 self.program, self._forwards = Program.INFERENCE, 0
-                session.note(program.INFERENCE)
+                session.note(INFERENCE)
             if self.program is Program.INFERENCE:
                 self._begin_step()
                 self._forwards += 1
@@ -135,7 +162,7 @@ class StepSearch:
             return True
         if self.program in (Program.UNKNOWN, Program.INFERENCE):
             self._unclear += 1
-            if self._unclear < program.MANUAL_AFTER:
+            if self._unclear < MANUAL_AFTER:
                 return False
             self._begin_manual()
         if self._evaluation.open:
@@ -146,10 +173,10 @@ class StepSearch:
             called = self._forwards > 0
             if self._begin_step() and not called:
                 self._at_once = True
-                session.note(program.COMPILED)
+                session.note(COMPILED)
         self._worked, self._updated = True, False
         self._backwards += 1
-        if self._backwards > program.UNSEEN_AFTER and self._waits_for_first:
+        if self._backwards > UNSEEN_AFTER and self._waits_for_first:
             self._give_up_waiting()
         return True
 
@@ -221,7 +248,7 @@ class StepSearch:
             self._session.note(text)
         if not self._session.open:
             return
-        if self._waits_for_first and self._backwards >= program.MANUAL_AFTER:
+        if self._waits_for_first and self._backwards >= MANUAL_AFTER:
             self._give_up_waiting()
         if self.cycle.is_empty:
             self._unseen.end_step(at_end=True)
@@ -257,7 +284,7 @@ class StepSearch:
         if self.program is Program.INFERENCE:
             self.finish()
         self.program = Program.MANUAL
-        self._session.note(program.NO_OPTIMIZER)
+        self._session.note(NO_OPTIMIZER)
 
     def _give_up_waiting(self) -> None:
         self.program = Program.MANUAL

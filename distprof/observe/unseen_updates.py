@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from distprof.observe.program import UNSEEN
-from distprof.observe.reporting import Reporting
+from distprof.observe.observer_target import ObserverTarget
 
+UNSEEN = (
+    "an optimizer was made, and none of its steps is seen (in a compiled function, or not of torch.optim): a step is "
+    "taken to begin with the batch or forward after a backward"
+)
 UPDATES = 2
 """Changes of a parameter that are taken for updates. One may be a look ahead, as that of SAM in its first step."""
 SURE_AFTER = 3
-"""Steps in which they are not seen either, after which it is said."""
+"""Steps in which they are not seen either, after which the report says so."""
 MAX_ELEMENTS = 4096
 """Of a parameter whose values are compared."""
 
@@ -22,12 +25,11 @@ MAX_ELEMENTS = 4096
 class UnseenUpdates:
     """Watches one parameter: the smallest that has a gradient after the first backward.
 
-    Its version tells of most updates, and costs nothing. Those of ``parameter.data`` leave that as it is, so on the
-    CPU its values are compared too; on a GPU this would mean waiting for it.
+    Its version shows most updates, and costs nothing. An update of ``parameter.data`` leaves the version as it is, so
+    the values are compared too, but on the CPU only: on a GPU this would mean waiting for it.
     """
 
-    def __init__(self, session: Reporting) -> None:
-        """Watches nothing yet; the session is told what is found."""
+    def __init__(self, session: ObserverTarget) -> None:
         self._session = session
         self._parameter: weakref.ref[torch.Tensor] | None = None
         self._state: Any = None

@@ -22,6 +22,7 @@ from distprof.config.choice import read_choice
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError, UsageError, describe_error
 from distprof.facts.run import Work
 from distprof.profiler.job import exit_guard
@@ -40,7 +41,7 @@ from distprof.profiler.rank.profiler import name_exit
 from distprof.profiler.session.border import say_aside
 from distprof.profiler.session.session import Session
 from distprof.record.device.peak import DTYPES
-from distprof.record.gather.end_on_signal import finish_first
+from distprof.record.gather.end_on_signal import delay_signals
 from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
@@ -353,19 +354,18 @@ class OwnSession(Session):
         self, folder: Path, error: BaseException | None, *, strategy: str | None = None, precision: str | None = None
     ) -> None:
         ends = self._process_ends
-        held = finish_first(process_ends=ends) if ends or error is not None else contextlib.nullcontext()
-        try:
-            with held:
-                from distprof.profiler.end_report import report_job  # a third of what a job would load at its start
+        held = delay_signals(process_ends=ends) if ends or error is not None else contextlib.nullcontext()
+        boundary = ErrorBoundary(
+            "distprof: the report was not written", lambda line: say_aside(f"{line}; try: distprof report {folder}")
+        )
+        with boundary, held:
+            from distprof.profiler.end_report import report_job  # a third of what a job would load at its start
 
-                told = report_job(
-                    folder, self.completed_rows, strategy=strategy, precision=precision, early=error is not None
-                )
-                for line in told if self._speaks else []:
-                    say_aside(f"distprof: {line}")
-        except Exception as failure:
-            said = str(failure).strip().splitlines() or [type(failure).__name__]
-            say_aside(f"distprof: the report was not written ({said[0]}); try: distprof report {folder}")
+            told = report_job(
+                folder, self.completed_rows, strategy=strategy, precision=precision, early=error is not None
+            )
+            for line in told if self._speaks else []:
+                say_aside(f"distprof: {line}")
 
 
 def _find_lonely_rank(world: World) -> int | None:

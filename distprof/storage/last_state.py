@@ -26,7 +26,7 @@ MAX_STACK_BYTES = 1 << 16
 _FORM = struct.Struct("=qq")
 _FRAME = re.compile(r'  File "([^"]{1,500})", line (\d{1,9}) in (.{1,500})')
 _NOT_THE_USERS = re.compile(
-    r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/(attach|observe|profiler|record)/"
+    r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/((attach|observe|profiler|record)/|\w+\.py)"
 )
 Stack = tuple[tuple[str, ...], str | None]
 """As in `distprof.facts.stand.Stand`: the innermost frames, and the one to name."""

@@ -154,7 +154,7 @@ def run_job(
     except BaseException as error:
         session.close(error)
         if signals is not None:
-            signals.give_way()
+            signals.wait_if_ending()
         if world.rank == 0:
             reporter.stop()
             reporter.say(f"distprof: stopped early; what was recorded: distprof report {folder}")

@@ -80,8 +80,7 @@ def _list_torch() -> list[object]:
         torch, torch.serialization, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
         torch.nn.parallel.DistributedDataParallel, torch.utils.data.DataLoader, torch.optim.Optimizer,
         torch.utils.data.dataloader._BaseDataLoaderIter, torch.amp.GradScaler, dist, dist.distributed_c10d,
-        dist.checkpoint, dist.Work, functional, fsdp.FullyShardedDataParallel, fsdp._flat_param.FlatParamHandle,
-        fsdp._runtime_utils,
+        dist.checkpoint, dist.Work, dist.ProcessGroup, functional, fsdp.FullyShardedDataParallel,
     ]  # fmt: skip
     functions = [id(value) for place in places for _, value in sorted(vars(place).items()) if callable(value)]
     hooks = [vars(module) for module in (optimizer, torch.nn.modules.module)]

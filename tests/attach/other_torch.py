@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
-from torch.distributed.fsdp import FullyShardedDataParallel, _flat_param
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 _all_reduce, _grad = dist.all_reduce, torch.autograd.grad
@@ -49,7 +49,6 @@ def differ() -> Iterator[None]:
         patch.setattr(torch.autograd, "grad", grad)
         patch.setattr(distributed_c10d, "ProcessGroupGloo", Gloo)
         patch.delattr(functional, "wait_tensor")
-        patch.delattr(_flat_param.FlatParamHandle, "_all_gather_flat_param")
         patch.delattr(FullyShardedDataParallel, "clip_grad_norm_")
         patch.delattr(DistributedDataParallel, "_check_comm_hook")
         yield

@@ -125,7 +125,7 @@ def test_fault_03_a_rank_that_never_comes_ends_the_job_at_the_time_out_of_its_gr
         json.loads((folder / "ranks" / f"flight_recorder-rank-{rank:05d}.json").read_text())
 
 
-IMPATIENT = "import distprof.record.gather.live; distprof.record.gather.live.CALL_LIMIT_S = 2.0"
+IMPATIENT = "from distprof.record.gather import background_consumer; background_consumer.CALL_LIMIT_S = 2.0"
 """W&B counts as stuck after two seconds of silence, so that the test need not wait for ten."""
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader
 
-from distprof.observe import parts
+from distprof.observe import instrumentation
 from distprof.observe.finder import Finder
 from distprof.observe.modules import MAX_MODELS
 from tests.attach.broken import break_parts
@@ -228,7 +228,7 @@ def test_what_is_compiled_is_the_same(name: str) -> None:
 
 def test_what_distprof_takes_of_a_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     times_ns = itertools.count(0, 1000)
-    monkeypatch.setattr(parts, "now_ns", lambda: next(times_ns))
+    monkeypatch.setattr(instrumentation, "now_ns", lambda: next(times_ns))
     told, taken_ns = Told(), []
     finder = Finder(told)
     finder.begin()

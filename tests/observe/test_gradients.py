@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from distprof.observe.program import NO_OPTIMIZER
+from distprof.observe.step_search import NO_OPTIMIZER
 from tests.observe.told import Told, make_model
 
 X = torch.ones(2, 4)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from distprof.observe.program import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN, UNSEEN_AFTER
+from distprof.observe.step_search import COMPILED, INFERENCE, NO_OPTIMIZER, UNSEEN_AFTER
+from distprof.observe.unseen_updates import UNSEEN
 from tests.observe.scripts import Script
 
 

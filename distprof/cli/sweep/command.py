@@ -79,7 +79,7 @@ def run_sweep(
         launcher.launch([job.overrides for job in jobs], initial_job_idx=0)
     finally:
         if signals is not None and remove is not None:
-            signals.give_way()
+            signals.wait_if_ending()
             remove()
     log = None
     if loggers and not launcher.interrupted:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.errors import DistprofError, read_first_line
-from distprof.record.gather.own_group import make_devices, make_own_group
+from distprof.record.gather.gather import make_devices, make_own_group
 from distprof.record.stalls.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0
@@ -143,7 +143,7 @@ class Rendezvous:
         """Whether the block went well on all ranks; a failure is raised on all of them."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # it goes on to all ranks
             said = f"rank {self._rank}: {read_first_line(error)}"
             self._store.compare_set(f"{what}/failed", "", said)  # the first says why; others have waited for it
         self._store.add(f"{what}/done", 1)

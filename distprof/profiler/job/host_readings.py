@@ -13,8 +13,7 @@ from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.hosts.clock_sync import read_clocks
-from distprof.record.hosts.device_link_probe import probe_device_links
-from distprof.record.hosts.link_probe import probe_links
+from distprof.record.hosts.link_probe import probe_device_links, probe_links
 from distprof.storage.run_folder import write_meta
 
 FIRST_PROBE_S = 3.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.jit import ScriptModule
 from torch.nn.parallel import DistributedDataParallel
 
-Wrapped = DistributedDataParallel | FSDPModule | FullyShardedDataParallel
+from distprof.patching import is_fsdp2
+from distprof.record.collectives.fsdp import is_fsdp1, list_groups
+
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -25,7 +25,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 def find_wrapped(model: nn.Module) -> list[nn.Module]:
     """The outermost modules that synchronise gradients: DDP, FSDP2 or FSDP1, wherever they stand in a model."""
     model = unwrap(model)
-    if isinstance(model, Wrapped):
+    if isinstance(model, DistributedDataParallel) or is_fsdp2(model) or is_fsdp1(model):
         return [model]
     return [found for child in model.children() for found in find_wrapped(child)]
 
@@ -63,7 +63,7 @@ def _name_strategies(model: nn.Module) -> list[str]:
 
 
 def _name_strategy(part: nn.Module) -> str:
-    return "ddp" if isinstance(part, DistributedDataParallel) else "fsdp" if isinstance(part, FSDPModule) else "fsdp1"
+    return "ddp" if isinstance(part, DistributedDataParallel) else "fsdp" if is_fsdp2(part) else "fsdp1"
 
 
 class PrecisionWatch:
@@ -133,16 +133,10 @@ def _list_targets(model: nn.Module) -> Iterator[torch.device]:
             getattr(getattr(part, "_hf_hook", None), "execution_device", None),
         ]
         with contextlib.suppress(AttributeError):
-            found += [group.device for group in _list_groups(part._get_fsdp_state())]  # type: ignore[operator]
+            found += [group.device for group in list_groups(part._get_fsdp_state())]  # type: ignore[operator]
         for device in found:
             with contextlib.suppress(RuntimeError, TypeError):  # no device, or one that this torch does not have
                 yield torch.device(device)
-
-
-def _list_groups(state: Any) -> list[Any]:
-    """FSDP2's groups of parameters in a state, in any release of torch."""
-    several = getattr(state, "_fsdp_param_groups", None)
-    return list(several) if several else list(filter(None, [state._fsdp_param_group]))
 
 
 def find_device(models: Sequence[nn.Module]) -> torch.device:

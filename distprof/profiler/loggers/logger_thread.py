@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from distprof.analyze.live.live_metrics import Points
-from distprof.errors import describe_error
+from distprof.error_boundary import ErrorBoundary
+from distprof.errors import DistprofError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
-from distprof.record.gather.live import Listener
+from distprof.record.gather.background_consumer import BackgroundConsumer
 
 BEGIN_LIMIT_S, END_LIMIT_S = 6.0, 7.0
 """How long the end of a job waits for a logger that is being opened, from when that began, and for one that writes the
@@ -58,17 +59,17 @@ class LoggerThread:
             make: Opens it.
             note: Receives what went wrong, once.
         """
-        self._name, self._make, self._note = name, make, note
+        self._make, self._ended = make, False
         self._logger: MetricLogger | None = None
-        self._failed = self._ended = False
-        self._listener = Listener(
-            self._begin, what=f"logger {name}", failed=self._fail, begin_limit_s=BEGIN_LIMIT_S
+        self._boundary = ErrorBoundary(f"profile.loggers={name} stopped", note)
+        self._listener = BackgroundConsumer(
+            self._begin, what=f"logger {name}", failed=note, begin_limit_s=BEGIN_LIMIT_S
         )  # fmt: skip
         self._listener.start()
 
-    def tell(self, rows: FloatArray) -> None:
+    def enqueue(self, rows: FloatArray) -> None:
         """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
-        self._listener.tell(rows)
+        self._listener.enqueue(rows)
 
     def end(self, limit_s: float = END_LIMIT_S) -> None:
         """Waits until it has written everything, not longer than it may take. A second call does nothing."""
@@ -76,39 +77,24 @@ class LoggerThread:
             return
         self._ended = True
         self._listener.finish(self._close, limit_s=limit_s)
-        if (missed := self._listener.missed_steps) and not self._failed:
-            self._fail(f"too slow for {missed:,} step(s)")
+        if missed := self._listener.missed_steps:
+            self._boundary.fail(DistprofError(f"too slow for {missed:,} step(s)"))
 
     def _begin(self) -> Callable[[FloatArray], None] | None:
-        try:
-            self._logger = self._make()
-        except Exception as error:
-            self._fail(describe_error(error))
-            return None
-        return self._log
+        self._logger = self._boundary.run(self._make)
+        return None if self._logger is None else self._log
 
     def _log(self, rows: FloatArray) -> None:
-        if self._logger is None:
-            return
-        try:
-            self._logger.log(rows)
-        except Exception as error:
-            self._fail(describe_error(error))
-            self._close()
+        if self._logger is not None:
+            self._boundary.run(self._logger.log, rows)
+            if not self._boundary.on:
+                self._close()
 
     def _close(self) -> None:
         logger, self._logger = self._logger, None
-        if logger is None:
-            return
-        try:
-            logger.close()
-        except Exception as error:
-            self._fail(describe_error(error))
-
-    def _fail(self, text: str) -> None:
-        if not self._failed:
-            self._failed = True
-            self._note(f"profile.loggers={self._name} stopped: {text}")
+        if logger is not None:
+            with self._boundary:  # also after it has failed
+                logger.close()
 
 
 def open_logger(name: str, job: LoggedJob, note: Callable[[str], None]) -> LoggerThread:

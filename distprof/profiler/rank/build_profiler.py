@@ -36,10 +36,9 @@ from distprof.record.gather.gather import Exchange, GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
-from distprof.record.stalls.lock_watch import watch_lock
-from distprof.record.stalls.peers import Peers
 from distprof.record.stalls.signals import SignalWatch
-from distprof.record.stalls.stall_watch import StallWatch, read_timeout_s
+from distprof.record.stalls.stacks import watch_gil
+from distprof.record.stalls.stall_watch import Peers, StallWatch, read_timeout_s
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
@@ -285,7 +284,7 @@ class Job:
             return True
         try:
             self._join()
-        except Exception as error:
+        except Exception as error:  # it goes on to the session
             self._opened = None
             if self._failed is not None and not self._exchange.given_up:
                 self._failed(error)
@@ -337,7 +336,7 @@ class Job:
         rank, recorder, step_writer, streams = opened.world.rank, self._recorder, self._step_writer, opened.streams
         others = [each.rank for each in streams.ranks if each.host == opened.world.host and each.rank != rank]
         peers = Peers({other: rank_path(opened.folder, other) for other in others if other not in streams.apart})
-        lock_watch = watch_lock(streams.own.path, self._thread)
+        lock_watch = watch_gil(streams.own.path, self._thread)
         watch = StallWatch(
             position=lambda: (recorder.step, recorder.open), lost=opened.warn, died=peers.have_died,
             stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),

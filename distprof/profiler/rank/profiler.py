@@ -23,32 +23,30 @@ from typing import Any, Literal, TypeVar
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.compiling import take_hidden
 from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
+from distprof.patching import is_fsdp2
 from distprof.profiler.job.model_inspection import describe_engine, find_wrapped, unwrap
 from distprof.profiler.rank.overhead_budget import ShadowPlan
 from distprof.profiler.windows.rank_windows import LevelWindow, OnDemandWindows
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import watch_collectives
+from distprof.record.collectives.collectives import watch_collectives, watch_exchanges
 from distprof.record.collectives.ddp import watch_ddp
-from distprof.record.collectives.fsdp import watch_fsdp
-from distprof.record.collectives.point_to_point import watch_exchanges
+from distprof.record.collectives.fsdp import is_fsdp1, watch_fsdp
 from distprof.record.gather.gather import GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
-from distprof.record.step.between import STRETCH_CODE
+from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import NO_STEP
 from distprof.record.step.stretches import BatchWatch, StretchContext, TimedBatches, TimedIterator, time_batches
 from distprof.record.step.timeline import PhaseContext
 from distprof.record.windows.capture_range import CaptureRange
-from distprof.record.windows.module_ranges import show_modules
-from distprof.record.windows.nvtx_ranges import NvtxRanges
+from distprof.record.windows.nvtx_ranges import NvtxRanges, show_modules
 
 T = TypeVar("T")
 _UNWRAPPED = (
@@ -138,9 +136,9 @@ class Profiler:
         for part in parts:
             if isinstance(part, DistributedDataParallel):
                 watch_ddp(part, self._watch, self._step_writer.note)
-            elif not isinstance(part, FSDPModule):
-                notes.append("FSDP1: its collectives are recorded, and waits for them only where the host sees them")
-        if any(isinstance(module, FSDPModule) for module in model.modules()):
+            elif is_fsdp1(part):
+                notes.append("FSDP1: the collectives that it issues are recorded, as part of forward and backward")
+        if any(map(is_fsdp2, model.modules())):
             notes += watch_fsdp(model, self._watch, stream_waits=self._on_device)
         for note in notes:
             self._step_writer.note(note)

@@ -14,8 +14,8 @@ from distprof.profiler.metrics.metrics import Metrics
 from distprof.profiler.metrics.metrics_server import MetricsServer
 from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.windows.window_coordinator import WindowCoordinator
-from distprof.record.gather.live import Listener, LiveSteps
-from distprof.record.gather.remote import RemoteStreams
+from distprof.record.gather.background_consumer import BackgroundConsumer
+from distprof.record.gather.live import LiveSteps, RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
 from distprof.storage.run_folder import add_note
 
@@ -47,17 +47,17 @@ class RankZero:
         """
         self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
         self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
-        self._listener: Listener | None = None
+        self._listener: BackgroundConsumer | None = None
         if on_start is not None:
-            self._listener = Listener(on_start, what="the display of steps", failed=context.warn)
+            self._listener = BackgroundConsumer(on_start, what="the display of steps", failed=context.warn)
             self._listener.start()
         self._metrics = _serve_metrics(context, meta, lose)
-        receivers = [] if self._listener is None else [self._listener.tell]
+        receivers = [] if self._listener is None else [self._listener.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
         job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, say=context.say)
         self._loggers = [open_logger(name, job, lose) for name in dict.fromkeys(context.profile.loggers)]
-        receivers += [logger.tell for logger in self._loggers]
+        receivers += [logger.enqueue for logger in self._loggers]
         on_steps = keep_budget(
             context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
             say=context.say, on_steps=partial(_tell_all, receivers) if receivers else None,

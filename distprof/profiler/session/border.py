@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from distprof.config.redact import mask, secret_values
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import describe_error
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +67,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
                 return method(self, first)  # twice as fast as passing on everything
             arguments = () if first is _MISSING else (first, *rest)
             return method(self, *arguments, **options)
-        except Exception as error:
+        except Exception as error:  # flat: around whatever a training loop calls
             arguments = () if first is _MISSING else (first, *rest)
             misfit = _find_misfit(method, self, *arguments, **options) if isinstance(error, TypeError) else None
             if misfit is None and isinstance(error, passes):
@@ -122,21 +123,17 @@ class Border:
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> bool:
         """Does what must not fail for the user; returns whether it did not."""
-        try:
-            work(*arguments)
-        except Exception as error:
-            self._lose(what, error)
-            return False
-        return True
+        boundary = self._make_boundary(what)
+        boundary.run(work, *arguments)
+        return boundary.on
 
-    def _lose(self, what: str, error: Exception) -> None:
-        """Says what was lost to an error that stops here."""
-        with contextlib.suppress(Exception):  # the sentence is lost too
-            self._tell(f"{what} was not recorded: {describe_error(error)}", everywhere=True)
+    def _make_boundary(self, what: str) -> ErrorBoundary:
+        """What fails inside it is lost, and the user is told so."""
+        return ErrorBoundary(f"{what} was not recorded", functools.partial(self._tell, everywhere=True))
 
     def _refuse(self, method: Callable[..., Any], why: str) -> None:
         """Says that a call has done nothing."""
-        with contextlib.suppress(Exception):
+        with ErrorBoundary("the sentence"):
             self._tell(f"profiler.{method.__name__}{_describe_parameters(method)}: call ignored: {why}")
 
 

@@ -12,7 +12,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from distprof.compiling import hide, is_compiling, leave_to_python, replace_in_graphs
+from distprof.compiling import hide, is_compiling, replace_in_graphs, skip_compile
 from distprof.profiler.rank.profiler import Context
 from distprof.profiler.session.recording import Recording
 from distprof.record.step.recorder import Recorder
@@ -149,7 +149,7 @@ class LaterPhase(Mark):
 
 for _context in (SessionStep, SessionStretch, LaterPhase, PhaseContext, StretchContext):
     for _method in (_context.__enter__, _context.__exit__):
-        leave_to_python(_method, wholly=True)
+        skip_compile(_method, wholly=True)
 
 
 class Switch:
@@ -242,7 +242,7 @@ def _wrap_plain(function: Callable[..., Any], make_block: MakeBlock) -> Callable
         with make_block():
             return function(*arguments, **options)
 
-    leave_to_python(call)
+    skip_compile(call)
     return call
 
 

@@ -16,14 +16,15 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from distprof.errors import DistprofError, describe_error
+from distprof.error_boundary import ErrorBoundary
+from distprof.errors import DistprofError
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.finder import Finder
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import LeftInStep, Profiler
 from distprof.profiler.session.border import Border, answer_nothing, answers
 from distprof.record.device.torch_device import is_capturing
-from distprof.record.step.between import STRETCH_CODE
+from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import OTHER
 
@@ -88,7 +89,7 @@ class Recording(Border):
         self.in_doubt = False
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
         self.own_ns = 0
-        """See `distprof.observe.reporting.Reporting`."""
+        """See `distprof.observe.observer_target.ObserverTarget`."""
 
     @property
     def models(self) -> list[nn.Module]:
@@ -171,8 +172,8 @@ class Recording(Border):
             if finished.doubted is not None:
                 finished.decide(failed=False)
             self._profiler.begin_step(warmup=self._number < self._warmup_until if warmup is None else warmup)
-        except Exception as error:
-            self._lose("a step", error)
+        except Exception as error:  # flat: in every step
+            self._make_boundary("a step").fail(error)
             return False
         self._number, self._opener, self.open, self._found = self._number + 1, by, True, 0
         return True
@@ -200,8 +201,8 @@ class Recording(Border):
             error = RuntimeError("the step failed") if failed else None
         try:
             profiler.end_step(error)
-        except Exception as failure:
-            self._lose("a step", failure)
+        except Exception as failure:  # flat: in every step
+            self._make_boundary("a step").fail(failure)
         if self._finder is not None:
             self._finder.end_step()
 
@@ -358,9 +359,9 @@ class Recording(Border):
         """Starts the job; an error costs the recording and not the training."""
         try:
             self.begin()
-        except Exception as error:
-            said = str(error) if isinstance(error, DistprofError) else describe_error(error)  # the former on every rank
-            self.tell(f"nothing is recorded: {said}", everywhere=not isinstance(error, DistprofError))
+        except Exception as error:  # a `DistprofError` comes on every rank, and need not be said by each
+            everywhere = not isinstance(error, DistprofError)
+            ErrorBoundary("nothing is recorded", partial(self.tell, everywhere=everywhere)).fail(error)
 
     def _look_again(self) -> None:
         """Before a step: there is no job, after all, and nothing more to record."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from distprof.facts.modules import RankMemory
 from distprof.modules.memory_watch import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 from distprof.modules.table import make_table
+from distprof.patching import is_fsdp2
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.step.recorder import Recorder
 from distprof.storage.module_files import encode_modules
@@ -146,7 +146,7 @@ class ModuleWindow(StepWindow):
             self._profiler, rank=self._rank, counted_step=self._counted, timed_steps=self._timed, watch=self._watch,
             predicted_memory=self._predicted, peak_bytes=self._peak_bytes,
         )  # fmt: skip
-        if any(isinstance(each, FSDPModule) for each in self._models[0].modules()):
+        if any(map(is_fsdp2, self._models[0].modules())):
             self._note(
                 "module times contain the gathering of parameters in FSDP2: a module that waits there for another rank "
                 "is no slower itself"

@@ -1,8 +1,6 @@
 """Collectives that torch issues together when a block ends: ``_coalescing_manager``, as in Megatron's reductions.
 
-What a block issues of a kind is one collective here, since it is issued, waited for and over as one. The block is a
-generator function that `contextlib.contextmanager` holds, and scripts keep the name of what is around it. So what it
-holds is exchanged, not the name; where that is not possible, the calls in a block are recorded one by one.
+What a block issues of a kind is one collective here, since it is issued, waited for and over as one.
 """
 
 from __future__ import annotations
@@ -11,21 +9,28 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.patching import require_fit
 from distprof.record.collectives.collective_watch import Batch, CollectiveWatch
-from distprof.signatures import require_fit
 
 
-def watch_coalescing(collective_watch: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
+class _Issued(NamedTuple):
+    """What a block issues."""
+
+    tickets: list[tuple[int, bool]]
+    """With whether each runs on a device."""
+    phase: int
+    """Of the wait for the last one, by its code; -1: the one that runs then."""
+    waits: bool
+    """Whether the caller waits for it where the block ends."""
+
+
+def watch_coalescing(collective_watch: CollectiveWatch) -> Callable[[], None]:
     """Records what blocks of coalesced collectives issue from now on.
-
-    Args:
-        collective_watch: Of the recorder to use.
-        is_ours: Whether a call made now should be recorded.
 
     Returns:
         A function that undoes it.
@@ -34,11 +39,14 @@ def watch_coalescing(collective_watch: CollectiveWatch, is_ours: Callable[[], bo
         Misfit: This torch has other blocks.
     """
     manager = require_fit(distributed_c10d, "_coalescing_manager", {0: "group", 1: "device", 2: "async_ops"})
+    # The block is a generator function in a cell of what `contextlib.contextmanager` has made, which scripts have
+    # imported by name. So what the cell holds is exchanged. Where that cannot be done, the calls in a block are
+    # recorded one by one.
     block = getattr(manager, "__wrapped__", None)
     cells = [cell for cell in getattr(manager, "__closure__", None) or () if cell.cell_contents is block]
     if block is None or len(cells) != 1:
         return lambda: None
-    (cell,), watched = cells, _wrap(block, collective_watch, is_ours)
+    (cell,), watched = cells, _wrap(block, collective_watch)
     cell.cell_contents = watched
 
     def restore() -> None:
@@ -48,9 +56,7 @@ def watch_coalescing(collective_watch: CollectiveWatch, is_ours: Callable[[], bo
     return restore
 
 
-def _wrap(
-    block: Callable[..., Iterator[Any]], collective_watch: CollectiveWatch, is_ours: Callable[[], bool]
-) -> Callable[..., Iterator[Any]]:
+def _wrap(block: Callable[..., Iterator[Any]], collective_watch: CollectiveWatch) -> Callable[..., Iterator[Any]]:
     make = contextlib.contextmanager(block)
 
     @functools.wraps(block)
@@ -58,9 +64,10 @@ def _wrap(
         inner = make(*args, **options)
         works = inner.__enter__()
         batch = None
-        if not collective_watch.off and is_ours():
-            device = _pick(args, options, 1, "device")
-            batch = Batch(_pick(args, options, 0, "group"), every=device is not None)
+        if collective_watch.on and collective_watch.is_ours():
+            # With a device, the backend collects all collectives of the block; without, torch those of some kinds.
+            every = pick(args, options, 1, "device") is not None
+            batch = Batch(pick(args, options, 0, "group"), every=every)
         collective_watch.batch = batch
         try:
             yield works
@@ -70,36 +77,23 @@ def _wrap(
                 raise
             return
         collective_watch.batch = None
-        later = bool(_pick(args, options, 2, "async_ops"))
-        _issue(batch, collective_watch, works, functools.partial(inner.__exit__, None, None, None), later=later)
+        later = bool(pick(args, options, 2, "async_ops"))
+        _end(batch, collective_watch, works, functools.partial(inner.__exit__, None, None, None), later=later)
 
     return watched
 
 
-def _pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: str) -> Any:
-    return args[position] if position < len(args) else options.get(name)
+def pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: str) -> Any:
+    """An argument of a call, given by position or by name. None: it is not given."""
+    return args[position] if 0 <= position < len(args) else options.get(name)
 
 
-def _issue(
+def _end(
     batch: Batch | None, collective_watch: CollectiveWatch, works: Any, end: Callable[[], Any], *, later: bool
 ) -> None:
     """Ends a block, which issues what it holds; ``later``: the caller goes on, and waits later."""
-    if batch is None or not batch.sizes_bytes or collective_watch.off:
-        end()
-        return
-    recorder, tickets, waits = collective_watch.recorder, list[tuple[int, bool]](), False
-    try:
-        for (kind, code, on_device), size_bytes in batch.sizes_bytes.items():
-            phase = collective_watch.find_phase(kind, size_bytes)
-            waits = not (later or (on_device and recorder.on_device.is_apart()))
-            ticket = collective_watch.issue(
-                kind, size_bytes, code, asynchronous=later, on_device=on_device, apart=not waits
-            )
-            tickets.append((ticket, on_device))
-        if waits:
-            recorder.wait(tickets[-1][0]) if phase < 0 else recorder.mark(phase, tickets[-1][0])
-    except Exception as error:
-        collective_watch.give_up(error)
+    issued = collective_watch.run(_issue, batch, collective_watch, later) if batch and batch.sizes_bytes else None
+    if issued is None:
         end()
         return
     collective_watch.inside += 1
@@ -107,14 +101,32 @@ def _issue(
         end()
     finally:
         collective_watch.inside = max(0, collective_watch.inside - 1)
-        if waits:
-            recorder.resume()
-    try:
-        for ticket, on_device in tickets:
-            if not later:
-                recorder.end_on_device(ticket) if on_device else recorder.end_collective(ticket)
-        work = works.works[-1] if later and works.works else None
-        if isinstance(work, dist.Work):
-            collective_watch.follow(work, tickets[-1][0], phase, on_device=tickets[-1][1])
-    except Exception as error:
-        collective_watch.give_up(error)
+        if issued.waits:
+            collective_watch.recorder.resume()
+    collective_watch.run(_follow, issued, collective_watch, works, later)
+
+
+def _issue(batch: Batch, collective_watch: CollectiveWatch, later: bool) -> _Issued:
+    recorder, tickets, phase, waits = collective_watch.recorder, list[tuple[int, bool]](), -1, False
+    for (kind, code, on_device), size_bytes in batch.sizes_bytes.items():
+        phase = collective_watch.find_phase(kind, size_bytes)
+        waits = not (later or (on_device and recorder.on_device.is_apart()))
+        ticket = collective_watch.issue(
+            kind, size_bytes, code, asynchronous=later, on_device=on_device, apart=not waits
+        )  # fmt: skip
+        tickets.append((ticket, on_device))
+    if waits:
+        recorder.wait(tickets[-1][0]) if phase < 0 else recorder.mark(phase, tickets[-1][0])
+    return _Issued(tickets, phase, waits)
+
+
+def _follow(issued: _Issued, collective_watch: CollectiveWatch, works: Any, later: bool) -> None:
+    """The block has issued everything."""
+    recorder = collective_watch.recorder
+    for ticket, on_device in issued.tickets:
+        if not later:
+            recorder.end_on_device(ticket) if on_device else recorder.end_collective(ticket)
+    work = works.works[-1] if later and works.works else None
+    if isinstance(work, dist.Work):
+        ticket, on_device = issued.tickets[-1]
+        collective_watch.follow(work, ticket, issued.phase, on_device=on_device)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
@@ -15,12 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.compiling import hide, is_compiling, leave_to_python
-from distprof.errors import describe_error
+from distprof.compiling import hide, is_compiling, skip_compile
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import OTHER
-from distprof.signatures import Misfit
 
 _SHOWN_RANKS = 4
 FEW_BYTES = 64
@@ -101,8 +100,22 @@ class Batch:
         self.sizes_bytes[key] = self.sizes_bytes.get(key, 0) + size_bytes
 
 
-class CollectiveWatch:
-    """One per recorder. Used by one thread at a time: the training thread, or autograd's while that one waits."""
+class _PartOfSteps(ErrorBoundary):
+    """A part of recording whose line says from which step on it is lost."""
+
+    def __init__(self, loss: str, recorder: Recorder, note: Callable[[str], None]) -> None:
+        super().__init__(loss, note)
+        self.recorder, self.note = recorder, note
+
+    def clean_up(self) -> None:
+        self.loss = f"{self.loss} from step {self.recorder.step} on"
+
+
+class CollectiveWatch(_PartOfSteps):
+    """One per recorder: what fails in it ends the recording of all collectives.
+
+    Used by one thread at a time: the training thread, or autograd's while that one waits.
+    """
 
     def __init__(self, recorder: Recorder, note: Callable[[str], None] = lambda text: None) -> None:
         """Attaches it to a recorder.
@@ -111,9 +124,8 @@ class CollectiveWatch:
             recorder: Records collectives.
             note: Receives what has failed.
         """
-        self.recorder, self._note = recorder, note
-        self.off = False
-        """Whether recording a collective has failed: nothing is looked at any more."""
+        super().__init__("collectives are not recorded", recorder, note)
+        self._thread = get_ident()
         self.undo: list[Callable[[], None]] = []
         """Puts back what was replaced in models."""
         self.inside = 0
@@ -121,7 +133,8 @@ class CollectiveWatch:
         self.synchronising = False
         """Whether gradients are being synchronised; blocking collectives then count as phase `all_reduce`."""
         self.sharding = -1
-        """The phase of blocking collectives while FSDP1 gathers parameters or scatters gradients; otherwise -1."""
+        """The phase of blocking collectives while FSDP2 gathers parameters, where torch has no communication object for
+        that; otherwise -1."""
         self.bucket: Bucket | None = None
         """The bucket whose hook runs, if it is a user's; whatever the hook issues or waits for is part of it."""
         self.batch: Batch | None = None
@@ -139,8 +152,24 @@ class CollectiveWatch:
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
 
+    def stay_on_this_thread(self) -> None:
+        """Regards the calling thread as the training thread."""
+        self._thread = get_ident()
+
+    def is_ours(self) -> bool:
+        """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
+        if self.inside or not self.recorder.listening:
+            return False
+        # Autograd runs backward on threads of its own, on which this is the number of the running backward.
+        return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+
     def surround(
-        self, original: Callable[..., Any], watch: Watch, is_ours: Callable[[], bool], *, name: str = ""
+        self,
+        original: Callable[..., Any],
+        watch: Watch,
+        is_ours: Callable[[], bool] | None = None,
+        *,
+        name: str = "",
     ) -> Callable[..., Any]:
         """A function of torch with its calls watched: what fails in watching them never reaches the caller.
 
@@ -149,9 +178,10 @@ class CollectiveWatch:
         Args:
             original: The function.
             watch: Gets the function and the arguments of a call, makes the call, and returns what it has returned.
-            is_ours: Whether a call made now is watched.
-            name: Of the collective that it issues; said if a graph hides it. "": none.
+            is_ours: Whether a call made now is watched. None: `CollectiveWatch.is_ours`.
+            name: Of the collective that it issues; the report says so if a graph hides it. "": none.
         """
+        is_ours = is_ours or self.is_ours
 
         @functools.wraps(original)
         def watched(*args: Any, **options: Any) -> Any:
@@ -159,47 +189,40 @@ class CollectiveWatch:
                 if name:
                     hide(name)
                 return original(*args, **options)
-            if self.inside or self.off:
+            if self.inside or not self.on:
                 return original(*args, **options)
             call: _Call | None = None
             try:
                 if is_ours():
                     call = _Call(original)
                     return watch(call, args, options)
-            except Exception as error:
+            except Exception as error:  # flat: some of it is the caller's, and goes on to the caller
                 if call is not None and error is call.error:
                     raise
-                self.give_up(error)
+                self.fail(error)
                 if call is not None and call.error is not None:
                     raise call.error from error
             return call.result if call is not None and call.returned else original(*args, **options)
 
-        leave_to_python(watched, wholly=True)
+        skip_compile(watched, wholly=True)
         return watched
 
-    def give_up(self, error: Exception) -> None:
-        """Ends recording collectives, because an error of distprof's own would have reached the training."""
-        self.off, self.inside, self.synchronising, self.bucket = True, 0, False, None
-        self.batch = None
-        self.lose("collectives are not recorded", error)
+    def clean_up(self) -> None:
+        """Whatever was under way is no longer recorded."""
+        super().clean_up()
+        self.inside, self.synchronising, self.bucket, self.batch = 0, False, None, None
 
-    @contextlib.contextmanager
-    def leave_out(self, what: str) -> Iterator[None]:
-        """Begins to watch a part; if this torch has it otherwise than is known, that is noted, and the rest goes on.
+    def make_part(self, loss: str) -> ErrorBoundary:
+        """For what may fail by itself while collectives are recorded; ``loss`` as for `ErrorBoundary`."""
+        return _PartOfSteps(loss, self.recorder, self.note)
+
+    def leave_out(self, what: str) -> ErrorBoundary:
+        """For a part of its own; if this torch has it otherwise than is known, that is noted, and the rest goes on.
 
         Args:
-            what: That is not recorded then, with its verb: ``FSDP1's gathers are``.
+            what: That is not recorded then, with its verb: ``communication hooks are``.
         """
-        try:
-            yield
-        except Exception as error:
-            text = str(error) if isinstance(error, Misfit) else describe_error(error)
-            self._note(f"{what} not recorded: {text}")
-
-    def lose(self, what: str, error: Exception) -> None:
-        """Notes what is no longer recorded, because of an error of distprof's own."""
-        with contextlib.suppress(Exception):
-            self._note(f"{what} from step {self.recorder.step} on: {describe_error(error)}")
+        return ErrorBoundary(f"{what} not recorded", self.note)
 
     def issue(
         self,
@@ -219,7 +242,7 @@ class CollectiveWatch:
         )
 
     def follow(self, work: dist.Work, ticket: int, phase: int, *, on_device: bool) -> None:
-        """Keeps what is known about an asynchronous collective, and has a device tell when it ends.
+        """Keeps what is known about an asynchronous collective, and has a device record when it ends.
 
         Args:
             work: torch's handle of it.
@@ -336,6 +359,7 @@ class CollectiveWatch:
 
 def _resolve(group: Any) -> Any:
     """The process group itself. None: the default one."""
+    # Functional collectives name their group.
     return distributed_c10d._resolve_process_group(group) if isinstance(group, str) else group  # type: ignore[arg-type, attr-defined]
 
 

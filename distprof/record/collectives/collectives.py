@@ -1,12 +1,13 @@
 """All collectives issued through ``torch.distributed``: kind, group, bytes, arrival, end, wait.
 
 The module's functions are wrapped while a profiler is open, and restored afterwards. Nothing changes for the caller.
-Collectives issued on other threads, in C++ or inside a compiled graph are not seen.
+Collectives issued on other threads, in C++ or inside a compiled graph are not seen. Nor are exchanges between two
+ranks, of which only the first one inside a step is noticed: what a rank waits for there looks like its own work.
 """
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,13 +16,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import CollectiveKind
-from distprof.record.collectives.coalescing import watch_coalescing
+from distprof.patching import replace, require_fit
+from distprof.record.collectives.coalescing import pick, watch_coalescing
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_hooks
-from distprof.record.collectives.fsdp1 import watch_fsdp1
+from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.collectives.functional import watch_functional
-from distprof.signatures import require_fit
+from distprof.record.step.recorder import Recorder
 
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
@@ -67,6 +70,9 @@ _FORMS: dict[str, _Form] = {
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
 _ONLY_NEWER = {*_NEWER.values(), "gather_single"}
+EXCHANGES = ("send", "recv", "recv_anysource")
+"""Methods of a process group, in which all functions of torch for exchanges between two ranks end. Those functions
+themselves are left alone, since torch compares them with each other."""
 
 
 def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
@@ -77,20 +83,19 @@ def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
     Returns:
         A function that undoes it.
     """
-    watch = _Watch(collective_watch)
     undo: list[Callable[[], None]] = []
     parts: list[tuple[str, Callable[[], Callable[[], None]]]] = [
         ("communication hooks are", partial(watch_hooks, collective_watch)),
-        ("functional collectives are", partial(watch_functional, collective_watch, watch.is_ours)),
-        ("waits for asynchronous collectives are", watch.wrap_wait),
-        ("phases of FSDP1 are", partial(watch_fsdp1, collective_watch)),
-        ("blocks of coalesced collectives are", partial(watch_coalescing, collective_watch, watch.is_ours)),
-        *((f"{name} is", partial(watch.replace, name, form)) for name, form in _FORMS.items() if _is_current(name)),
+        ("functional collectives are", partial(watch_functional, collective_watch)),
+        ("waits for asynchronous collectives are", partial(_watch_waits, collective_watch)),
+        ("blocks of coalesced collectives are", partial(watch_coalescing, collective_watch)),
+        *((f"{name} is", partial(_watch_function, collective_watch, name)) for name in _FORMS if _is_current(name)),
     ]
     for what, start in parts:
         with collective_watch.leave_out(what):
             undo.append(start())
-    collective_watch.recorder.at_next_step(watch.stay_on_this_thread)
+    collective_watch.stay_on_this_thread()
+    collective_watch.recorder.at_next_step(collective_watch.stay_on_this_thread)
 
     def restore() -> None:
         for step in reversed(undo):
@@ -104,129 +109,101 @@ def _is_current(name: str) -> bool:
     return not hasattr(dist, _NEWER.get(name, "")) and (name not in _ONLY_NEWER or hasattr(dist, name))
 
 
-def _replace(name: str, watched: Callable[..., Any]) -> Callable[[], None]:
-    """Replaces a function in both modules that torch calls it through."""
-    places = [(place, getattr(place, name)) for place in (dist, distributed_c10d) if hasattr(place, name)]
-    for place, _ in places:
-        setattr(place, name, watched)
+def _watch_function(collective_watch: CollectiveWatch, name: str) -> Callable[[], None]:
+    """Records the calls of a function of `torch.distributed` from now on; returns a function that undoes it.
 
-    def restore() -> None:
-        for place, original in places:
-            if getattr(place, name) is watched:  # otherwise someone has wrapped ours
-                setattr(place, name, original)
+    Raises:
+        Misfit: This torch has another one.
+    """
+    form = _FORMS[name]
+    reads = {form.group: "group", **({form.buffer: form.buffer_name} if form.buffer >= 0 else {})}
+    flag = {form.group + 1: "async_op"} if form.flag else {}
+    original = require_fit(dist, name, reads | flag)
+    watched = collective_watch.surround(original, partial(_record, collective_watch, form), name=name)
+    return replace([dist, distributed_c10d], name, watched)  # torch calls it through either module
 
-    return restore
 
-
-class _Watch:
-    def __init__(self, collective_watch: CollectiveWatch) -> None:
-        self._watch, self._recorder = collective_watch, collective_watch.recorder
-        self._thread = threading.get_ident()
-
-    def stay_on_this_thread(self) -> None:
-        """Regards the calling thread as the training thread."""
-        self._thread = threading.get_ident()
-
-    def is_ours(self) -> bool:
-        """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
-        if self._watch.inside or not self._recorder.listening:
-            return False
-        return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
-
-    def replace(self, name: str, form: _Form) -> Callable[[], None]:
-        """Records the calls of a function of `torch.distributed` from now on; returns a function that undoes it.
-
-        Raises:
-            Misfit: This torch has another one.
-        """
-        reads = {form.group: "group", **({form.buffer: form.buffer_name} if form.buffer >= 0 else {})}
-        flag = {form.group + 1: "async_op"} if form.flag else {}
-        return _replace(name, self.wrap(require_fit(dist, name, reads | flag), name, form))
-
-    def wrap(self, original: Callable[..., Any], name: str, form: _Form) -> Callable[..., Any]:
-        """The function, with its calls recorded."""
-        return self._watch.surround(original, partial(self._call, form), self.is_ours, name=name)
-
-    def _call(self, form: _Form, original: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        collective_watch, recorder = self._watch, self._recorder
-        asynchronous = form.flag and bool(_pick(args, options, form.group + 1, "async_op"))
-        try:
-            group = _pick(args, options, form.group, "group")
-            size_bytes, device = _measure(form, _pick(args, options, form.buffer, form.buffer_name))
-            code = collective_watch.find_code(group)
-            on_device = device is not None and collective_watch.ends_on_device(group, device)
-        except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
-            return original(*args, **options)
-        if form.shard:
-            size_bytes *= collective_watch.find_size(code)
-        batch = collective_watch.batch
-        if batch is not None and batch.collects(group, alone=form.coalesces):
-            batch.add(form.kind, code, on_device, size_bytes)
-            return original(*args, **options)
-        collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))  # issued later, in a group
-        held = not (asynchronous or collected)
-        hidden = asynchronous and collective_watch.in_hidden_hook()
-        if hidden:
-            recorder.retract()  # the hook's collective before was not the last: the rank went on computing
-        waits = held and not (on_device and recorder.on_device.is_apart())
-        ticket = collective_watch.issue(
-            form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device, apart=not waits
-        )
-        if collective_watch.synchronising or collective_watch.sharding >= 0:
-            collective_watch.newest = ticket
-            if form.kind is _SCATTER:
-                collective_watch.newest_scatter = ticket
-        phase = collective_watch.find_phase(form.kind, size_bytes)
+def _record(
+    collective_watch: CollectiveWatch,
+    form: _Form,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    """Makes one call, recorded."""
+    recorder = collective_watch.recorder
+    asynchronous = form.flag and bool(pick(args, options, form.group + 1, "async_op"))
+    try:
+        group = pick(args, options, form.group, "group")
+        size_bytes, device = _measure(form, pick(args, options, form.buffer, form.buffer_name))
+        code = collective_watch.find_code(group)
+        on_device = device is not None and collective_watch.ends_on_device(group, device)
+    except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
+        return original(*args, **options)
+    if form.shard:
+        size_bytes *= collective_watch.find_size(code)
+    batch = collective_watch.batch
+    if batch is not None and batch.collects(group, alone=form.coalesces):
+        batch.add(form.kind, code, on_device, size_bytes)
+        return original(*args, **options)
+    # Inside a block of torch's own, the call only puts the collective into this list, and it is issued later.
+    collected = bool(getattr(distributed_c10d._world, "pg_coalesce_state", None))
+    held = not (asynchronous or collected)
+    hidden = asynchronous and collective_watch.in_hidden_hook()
+    if hidden:
+        recorder.discard_mark()  # the hook's collective before was not the last: the rank went on computing
+    waits = held and not (on_device and recorder.on_device.is_apart())
+    ticket = collective_watch.issue(
+        form.kind, size_bytes, code, asynchronous=not (held or hidden), on_device=on_device, apart=not waits
+    )
+    if collective_watch.synchronising or collective_watch.sharding >= 0:
+        collective_watch.newest = ticket
+        if form.kind is _SCATTER:
+            collective_watch.newest_scatter = ticket
+    phase = collective_watch.find_phase(form.kind, size_bytes)
+    if waits:
+        recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
+    collective_watch.inside += 1
+    try:
+        result = original(*args, **options)
+    finally:
+        collective_watch.inside -= 1
         if waits:
-            recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
-        collective_watch.inside += 1
+            recorder.resume()
+    if held and on_device:
+        recorder.end_on_device(ticket)
+    elif held:
+        recorder.end_collective(ticket)
+    elif asynchronous and isinstance(result, dist.Work):
+        collective_watch.follow(result, ticket, phase, on_device=on_device)
+        if hidden:
+            collective_watch.reduce_hidden(ticket, result, on_device)
+    return result
+
+
+def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
+    """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
+    recorder, original = collective_watch.recorder, require_fit(dist.Work, "wait")
+
+    def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        work = args[0]
+        ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
+        if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
+            return call(*args, **options)  # not ours, or nothing is known about it in this step
+        over = on_device or work.is_completed()  # then its end was not seen
+        recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
         try:
-            result = original(*args, **options)
+            result = call(*args, **options)
         finally:
-            collective_watch.inside -= 1
-            if waits:
-                recorder.resume()
-        if held and on_device:
-            recorder.end_on_device(ticket)
-        elif held:
+            recorder.resume()
+        if not over:
             recorder.end_collective(ticket)
-        elif asynchronous and isinstance(result, dist.Work):
-            collective_watch.follow(result, ticket, phase, on_device=on_device)
-            if hidden:
-                collective_watch.reduce_hidden(ticket, result, on_device)
         return result
 
-    def wrap_wait(self) -> Callable[[], None]:
-        """Records how long the caller waits for asynchronous collectives; returns a function that undoes it."""
-        collective_watch, recorder, original = self._watch, self._recorder, require_fit(dist.Work, "wait")
+    def is_ours() -> bool:
+        return bool(collective_watch.works) and collective_watch.is_ours()
 
-        def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-            work = args[0]
-            ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
-            if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
-                return call(*args, **options)  # not ours, or nothing is known about it in this step
-            over = on_device or work.is_completed()  # then its end was not seen
-            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
-            try:
-                result = call(*args, **options)
-            finally:
-                recorder.resume()
-            if not over:
-                recorder.end_collective(ticket)
-            return result
-
-        wait = collective_watch.surround(original, watch, lambda: bool(collective_watch.works) and self.is_ours())
-
-        def restore() -> None:
-            if dist.Work.wait is wait:
-                dist.Work.wait = original  # type: ignore[method-assign]
-
-        dist.Work.wait = wait  # type: ignore[method-assign]
-        return restore
-
-
-def _pick(args: tuple[Any, ...], options: dict[str, Any], position: int, name: str) -> Any:
-    return args[position] if 0 <= position < len(args) else options.get(name)
+    return replace([dist.Work], "wait", collective_watch.surround(original, watch, is_ours))
 
 
 def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
@@ -235,3 +212,31 @@ def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
         return 0, None
     tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
     return sum(tensor.nbytes for tensor in tensors), tensors[0].device
+
+
+def watch_exchanges(recorder: Recorder, seen: Callable[[], None]) -> Callable[[], None]:
+    """Calls ``seen`` at the first exchange between two ranks inside a step, as between stages of a pipeline. After it
+    torch is as it was.
+
+    Returns:
+        A function that undoes it.
+    """
+    undo: list[Callable[[], None]] = []
+    boundary = ErrorBoundary("exchanges between two ranks are not noticed")
+
+    def restore() -> None:
+        while undo:
+            undo.pop()()
+
+    def watch(original: Any) -> Any:
+        @functools.wraps(original)
+        def exchange(group: Any, *args: Any, **options: Any) -> Any:
+            if recorder.open and getattr(group, "group_desc", "") != OWN_GROUP:
+                restore()
+                boundary.run(seen)
+            return original(group, *args, **options)
+
+        return exchange
+
+    undo += [replace([dist.ProcessGroup], name, watch(getattr(dist.ProcessGroup, name))) for name in EXCHANGES]
+    return restore

@@ -1,13 +1,8 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
-DDP's reducer issues the all-reduce of a bucket through its process group when the bucket's gradients are ready. A group
-around that group sees it, and passes everything on: what is computed is DDP's own. After the last bucket all gradients
-of the model are computed, so from there until ``backward()`` returns the rank only waits: the exposed part. No bucket
-is known to be the last when it is issued, so the wait is taken back when another one follows.
-
-A communication hook takes the reducer's place. A user's that is registered while the profiler is open runs inside one
-of ours; until it issues something, its time is the rank's own. A hook registered before is left alone. What it issues
-is seen, so the exposed part begins with the last collective that it issues in a backward.
+After the last bucket all gradients of the model are computed, so from there until ``backward()`` returns the rank only
+waits: the exposed part. No bucket is known to be the last when it is issued, so the wait is discarded when another one
+follows.
 """
 # No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 
@@ -16,23 +11,20 @@ import inspect
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.compiling import leave_to_python
+from distprof.compiling import skip_compile
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.patching import replace, require_fit
 from distprof.record.collectives.collective_watch import Bucket, CollectiveWatch
-from distprof.record.step.collective_log import AWAITED, ON_DEVICE
-from distprof.record.step.collective_stride import sees_ends
+from distprof.record.step.collective_log import AWAITED, ON_DEVICE, sees_ends
 from distprof.record.step.recorder import KIND_CODE, Recorder
 from distprof.record.step.timeline import OTHER
-from distprof.signatures import require_fit
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _ALL_REDUCE, _KIND = PHASE_CODE[Phase.ALL_REDUCE], KIND_CODE[CollectiveKind.ALL_REDUCE]
 _STRIDED = torch.strided
 _HIDDEN = (
@@ -52,12 +44,11 @@ class _Reductions:
         self.around: _WatchedGroup | None = None
         """The group around the model's. A built-in hook may keep it, so it must live as long as the model. None: a hook
         of the user's takes its place."""
-        # Where a collective ends on the device, its future is done as soon as the work is queued.
         self.on_device = collective_watch.ends_on_device(self._group, torch.device(model.device_type))
-        self.tell(collective_watch)
+        self.attach_to(collective_watch)
 
-    def tell(self, collective_watch: CollectiveWatch) -> None:
-        """Tells another recorder from now on."""
+    def attach_to(self, collective_watch: CollectiveWatch) -> None:
+        """Uses another recorder from now on."""
         self.collective_watch, self._code = collective_watch, -1
         self.recorder, self.timeline = collective_watch.recorder, collective_watch.recorder.timeline
         self.step: int | None = None
@@ -66,21 +57,10 @@ class _Reductions:
         self.follows, self.flags, self.code = True, ON_DEVICE if self.on_device else AWAITED, -1
         """Whether the ends of this step's buckets are seen, or on a device may be; and as for `begin_bucket`."""
 
-    def run(self, action: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
-        """Calls one of the following. None: it fails, now or before, and nothing is recorded any more."""
-        collective_watch = self.collective_watch
-        if collective_watch.off:
-            return None
-        try:
-            return action(*args, **options)
-        except Exception as error:
-            collective_watch.give_up(error)
-            return None
-
     def begin(self, buffer: torch.Tensor) -> Bucket:
         """A bucket is ready."""
         collective_watch = self.collective_watch
-        collective_watch.recorder.retract()  # the bucket before was not the last, or was another model's
+        collective_watch.recorder.discard_mark()  # the bucket before was not the last, or was another model's
         return Bucket(
             size_bytes=_count_bytes(buffer), code=self._find_code(),
             asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
@@ -101,7 +81,9 @@ class _Reductions:
         self.step, self.number, self.code = step, 0, self._find_code()
 
     def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
-        """Has torch's handle of the reduction tell when it ends."""
+        """Records when the reduction ends, by torch's handle of it."""
+        # On the host the future is done when the data is there. On a device it is done as soon as the work is queued;
+        # what follows it then runs in a stream that waits for the work.
         if not self.on_device:
             if ticket >= 0:
                 work.get_future().add_done_callback(functools.partial(self.end, ticket))
@@ -111,12 +93,12 @@ class _Reductions:
     def end(self, ticket: int | None, future: Any = None) -> None:
         """The bucket has been reduced: on the host now, on a device in a stream that waits for it. On any thread."""
         collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
-        if ticket is None or collective_watch.off:
+        if ticket is None or not collective_watch.on:
             return
         try:
             recorder.end_on_device(ticket) if self.on_device else recorder.end_collective(ticket)
-        except Exception as error:
-            collective_watch.give_up(error)
+        except Exception as error:  # flat: called on a thread of torch's for every bucket, holding Python's lock
+            collective_watch.fail(error)
 
     def _find_code(self) -> int:
         if self._code < 0:  # finding the name of a group takes long
@@ -125,7 +107,11 @@ class _Reductions:
 
 
 class _WatchedGroup(dist.ProcessGroup):
-    """A process group that records what DDP's reducer has reduced by the one inside it."""
+    """A process group that records what DDP's reducer has reduced by the one inside it, to which it passes all on.
+
+    The reducer issues the all-reduce of a bucket, when the bucket's gradients are ready, through the group that it was
+    given. So what is computed is DDP's own, unlike with a communication hook, which would replace it.
+    """
 
     def __init__(self, group: Any, reductions: _Reductions) -> None:
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
@@ -139,8 +125,8 @@ class _WatchedGroup(dist.ProcessGroup):
         # Flat, because next to a backward each call and each object costs a multiple of what it does.
         reductions, buffer = self._reductions, tensors[0]
         recorder = reductions.recorder
-        # Of whole numbers: which parameters were used.
-        if reductions.collective_watch.off or not (buffer.is_floating_point() or buffer.is_complex()):
+        # With find_unused_parameters the reducer also sums whole numbers: which parameters were used. No gradients.
+        if not (reductions.collective_watch.on and (buffer.is_floating_point() or buffer.is_complex())):
             return self._group.allreduce(tensors, *options)
         try:
             if recorder.step != reductions.step:
@@ -148,8 +134,8 @@ class _WatchedGroup(dist.ProcessGroup):
             reductions.number += 1
             size_bytes = buffer.nbytes if buffer.layout is _STRIDED else _count_bytes(buffer)
             ticket = recorder.begin_bucket(_KIND, size_bytes, reductions.code, reductions.flags)
-        except Exception as error:
-            reductions.collective_watch.give_up(error)
+        except Exception as error:  # flat: see above
+            reductions.collective_watch.fail(error)
             return self._group.allreduce(tensors, *options)
         work = self._group.allreduce(tensors, *options)
         try:
@@ -158,26 +144,25 @@ class _WatchedGroup(dist.ProcessGroup):
                 recorder.mark_tail(ticket)  # the rank waits for it from now on unless another one follows
             if reductions.follows:
                 reductions.follow(ticket, work, recorder)
-        except Exception as error:
-            reductions.collective_watch.give_up(error)
+        except Exception as error:  # flat: see above
+            reductions.collective_watch.fail(error)
         return work
 
 
 def _pass_on(name: str) -> Callable[..., Any]:
-    return lambda self, *args: getattr(self._group, name)(*args)  # all have the same code
+    return lambda self, *args: getattr(self._group, name)(*args)  # all have the same code, which is skipped below
 
 
 for _name in _PASSED_ON:
     setattr(_WatchedGroup, _name, _pass_on(_name))
 # The reducer calls these from C++, also while a compiled model or step runs.
 for _name in ("allreduce", "getBackendName", "broadcast"):
-    leave_to_python(getattr(_WatchedGroup, _name), wholly=True)
-for _name in ("run", "end"):
-    leave_to_python(getattr(_Reductions, _name), wholly=True)
+    skip_compile(getattr(_WatchedGroup, _name), wholly=True)
+skip_compile(_Reductions.end, wholly=True)
 
 
 _reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reductions] = weakref.WeakKeyDictionary()
-"""Of the models that are watched, or were."""
+"""By model that is watched, or was."""
 
 
 def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch, note: Callable[[str], None]) -> None:
@@ -190,8 +175,10 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
     """
     reductions = _reductions.get(model)
     if reductions is not None:
-        reductions.tell(collective_watch)
+        reductions.attach_to(collective_watch)
     elif hooks := getattr(model, "_comm_hooks", None):
+        # Registered before, so that it is left alone. What it issues is seen: the exposed part begins with the last
+        # collective that it issues in a backward.
         note(_HIDDEN)
         collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
     elif _has_builtin_hook(model):
@@ -226,48 +213,40 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
     def register_comm_hook(
         self: DistributedDataParallel, state: object, hook: Callable[..., Any], *args: Any, **options: Any
     ) -> None:
-        self._check_comm_hook(hook)  # type: ignore[no-untyped-call]
-        watched, shown = hook, list(getattr(self, "_comm_hooks", ()))
-        try:
-            reductions = _reductions.get(self) or _Reductions(self, collective_watch)
-            watched = _surround(hook, reductions)
-        except Exception as error:
-            collective_watch.give_up(error)
-        original(self, state, watched, *args, **options)
-        if watched is not hook:
-            _reductions[self] = reductions
-            with collective_watch.leave_out("the name of a communication hook is"):
-                self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
-                if self.logger is not None:
-                    self.logger._set_comm_hook_name(hook.__qualname__)
+        self._check_comm_hook(hook)  # type: ignore[no-untyped-call]  # ours would pass where the user's does not
+        shown = list(getattr(self, "_comm_hooks", ()))
+        reductions = _reductions.get(self) or collective_watch.run(_Reductions, self, collective_watch)
+        if reductions is None:
+            original(self, state, hook, *args, **options)
+            return
+        original(self, state, _surround(hook, reductions), *args, **options)
+        _reductions[self] = reductions
+        with collective_watch.leave_out("the name of a communication hook is"):
+            self._comm_hooks[:] = [*shown, (hook, state)]  # a saved model holds what its user registered
+            if self.logger is not None:
+                self.logger._set_comm_hook_name(hook.__qualname__)
 
-    def restore() -> None:
-        if DistributedDataParallel.register_comm_hook is register_comm_hook:
-            DistributedDataParallel.register_comm_hook = original  # type: ignore[method-assign]
-
-    DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
-    return restore
+    return replace([DistributedDataParallel], "register_comm_hook", register_comm_hook)
 
 
 def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[..., Any]:
-    """A user's hook, with what it reduces recorded."""
+    """A user's hook, with what it reduces recorded. Until it issues something, its time is the rank's own."""
 
     def distprof_hook(
         state: object,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
-        ready = reductions.run(reductions.begin, bucket.buffer())
+        collective_watch = reductions.collective_watch
+        ready = collective_watch.run(reductions.begin, bucket.buffer())
         if ready is None:
             reduced: torch.futures.Future[torch.Tensor] = hook(state, bucket)
             return reduced
-        collective_watch = reductions.collective_watch
         collective_watch.bucket, collective_watch.synchronising = ready, True
         try:
             reduced = hook(state, bucket)
         finally:
             collective_watch.bucket, collective_watch.synchronising = None, False
-        reductions.run(reductions.wait, ready)
-
+        collective_watch.run(reductions.wait, ready)
         if reductions.on_device and collective_watch.recorder.on_device.captures():
             return reduced
 
@@ -277,7 +256,7 @@ def _surround(hook: Callable[..., Any], reductions: _Reductions) -> Callable[...
 
         return reduced.then(finish)
 
-    leave_to_python(distprof_hook)  # the user's own is compiled where it would be without this one
+    skip_compile(distprof_hook)  # the user's own is compiled where it would be without this one
     return distprof_hook
 
 

@@ -155,8 +155,8 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
 
 
 def _is_map_of_used(entry: Mapping[str, Any]) -> bool:
-    """What DDP sums with ``find_unused_parameters``, from C++: issued after the last bucket, and waited for where that
-    is, so that it hides nobody."""
+    """What DDP sums with ``find_unused_parameters``."""
+    # DDP's reducer issues it in C++ after the last bucket, and waits for it together with that: it hides nobody.
     return entry.get("input_dtypes") == ["Int"] and "all_reduce" in str(entry.get("profiling_name"))
 
 

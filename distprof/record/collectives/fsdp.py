@@ -5,6 +5,9 @@ through FSDP2's public communication objects; older releases of torch have none,
 like any other collective. If the compute stream waits (NCCL), it is the wait that FSDP2 puts on that stream: after a
 gather in ``wait_for_unshard``, before a scatter, and at the end of backward. Those methods are private; if a torch
 release lacks one, that wait stays in forward or backward and a note says so.
+
+FSDP1, which torch no longer develops, is only distinguished from other wrappers: what it issues is recorded like any
+other collective, in the phase in which it is issued.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ import functools
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
-from distprof.compiling import is_compiling, leave_to_python
+from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.patching import is_fsdp2, is_instance
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.step.collective_log import ASYNCHRONOUS, ON_DEVICE
 from distprof.record.step.recorder import KIND_CODE, Recorder
@@ -29,6 +32,11 @@ _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 _KEPT_SCATTERS = 64
 _LAST_WAITS = "_end_backward_iteration"
+
+
+def is_fsdp1(module: nn.Module) -> bool:
+    """Whether a module is FSDP1's wrapper."""
+    return is_instance(module, "torch.distributed.fsdp", "FullyShardedDataParallel")
 
 
 def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_waits: bool) -> tuple[str, ...]:
@@ -42,17 +50,29 @@ def watch_fsdp(model: nn.Module, collective_watch: CollectiveWatch, *, stream_wa
     Returns:
         Notes on what cannot be measured with this release of torch.
     """
-    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
     missing: set[str] = set()
     scatters: deque[int] = deque(maxlen=_KEPT_SCATTERS)
-    for unit in units:
-        for group in _param_groups(unit):
+    for unit in filter(is_fsdp2, model.modules()):
+        for group in list_groups(_get_state(unit)):
             watch_group(group, collective_watch, scatters, missing, stream_waits=stream_waits)
         if stream_waits:
-            _wrap_last_waits(unit, collective_watch)
+            _watch_last_waits(_get_state(unit), collective_watch)
     return tuple(
         f"this torch has no FSDPParamGroup.{name}: that wait is counted as compute" for name in sorted(missing)
     )
+
+
+def _get_state(unit: Any) -> Any:
+    return unit._get_fsdp_state()
+
+
+def list_groups(state: Any) -> list[Any]:
+    """FSDP2's groups of parameters in the state of a unit, in any release of torch."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # before torch 2.11 a unit had one group
+        one = getattr(state, "_fsdp_param_group", None)
+        groups = [] if one is None else [one]
+    return list(groups)
 
 
 def watch_group(
@@ -67,26 +87,17 @@ def watch_group(
         missing: Receives the names of what the group lacks.
         stream_waits: Whether there is a compute stream apart from the host.
     """
-    gather = _Watched(collective_watch, CollectiveKind.ALL_GATHER)
-    scatter = _Watched(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
+    gather = _WatchedObject(collective_watch, CollectiveKind.ALL_GATHER)
+    scatter = _WatchedObject(collective_watch, CollectiveKind.REDUCE_SCATTER, scatters)
     if not _watch_object(group, "_all_gather_comm", gather):
-        _wrap_gathering(group, gather, missing)
+        _watch_gathering(group, gather, missing)
     watched = _watch_object(group, "_reduce_scatter_comm", scatter)
-    reduced = _wrap_synchronisation(group, collective_watch, missing, None if watched else scatters)
+    reduced = _watch_synchronisation(group, collective_watch, missing, None if watched else scatters)
     if stream_waits:
-        _wrap_waits(group, _Tickets(collective_watch, gather, scatters, reduced), missing)
+        GroupWaits(group, collective_watch, gather.tickets, scatters, reduced).watch(missing)
 
 
-def _param_groups(unit: FSDPModule) -> list[Any]:
-    state = unit._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:  # before torch 2.11 a unit had one group
-        one = getattr(state, "_fsdp_param_group", None)
-        groups = [] if one is None else [one]
-    return list(groups)
-
-
-def _watch_object(group: Any, name: str, watched: _Watched) -> bool:
+def _watch_object(group: Any, name: str, watched: _WatchedObject) -> bool:
     """Watches a communication object; returns whether there is one."""
     if not hasattr(group, name):
         return False
@@ -108,7 +119,7 @@ def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch)
     collective_watch.undo.append(put_back)
 
 
-class _Watched:
+class _WatchedObject:
     """Wraps a communication object of FSDP2 and records its collectives."""
 
     def __init__(
@@ -125,12 +136,13 @@ class _Watched:
     def wrap(self, inner: Any) -> Callable[..., Any]:
         """What is called instead of the object, and allocates as it does. What fails in it never reaches the caller."""
         collective_watch, recorder = self.collective_watch, self.collective_watch.recorder
+        arguments = collective_watch.make_part(f"{KINDS[self._kind]} under FSDP2 is counted as compute")
         counted, kind, phase, begin_held, end_held = (
             self._counted, self._kind, self._code, recorder.begin_held, recorder.end_held
         )  # fmt: skip
 
         def watched(*args: Any, **options: Any) -> Any:
-            if collective_watch.off or is_compiling():
+            if not collective_watch.on or is_compiling():
                 return inner(*args, **options)
             try:
                 # What a host waits for needs no further call: each costs more than all that it does.
@@ -141,10 +153,10 @@ class _Watched:
                 else:
                     ticket = self._begin(args, options)
             except (KeyError, TypeError) as error:  # FSDP2 gives other arguments than it did
-                collective_watch.lose(f"{KINDS[self._kind]} under FSDP2 is counted as compute", error)
+                arguments.fail(error)
                 return inner(*args, **options)
-            except Exception as error:
-                collective_watch.give_up(error)
+            except Exception as error:  # flat: see above
+                collective_watch.fail(error)
                 return inner(*args, **options)
             work, collective_watch.inside = None, collective_watch.inside + 1
             try:
@@ -156,11 +168,12 @@ class _Watched:
                         end_held(ticket)
                     else:
                         self._end(ticket, work)
-                except Exception as error:
-                    collective_watch.give_up(error)
+                except Exception as error:  # flat: see above
+                    collective_watch.fail(error)
             return work
 
-        leave_to_python(watched, wholly=True)
+        skip_compile(watched, wholly=True)
+        # FSDP2 has the object allocate the tensor that it then gives to it.
         watched.allocate = getattr(inner, "allocate", None)  # type: ignore[attr-defined]
         return watched
 
@@ -204,7 +217,7 @@ def _name(
     return {"output_tensor": output_tensor, "input_tensor": input_tensor, "group": group}
 
 
-def _wrap_gathering(group: Any, gather: _Watched, missing: set[str]) -> None:
+def _watch_gathering(group: Any, gather: _WatchedObject, missing: set[str]) -> None:
     """Counts what FSDP2 issues to gather a unit's parameters as that, where no communication object shows it."""
     if not hasattr(group, "unshard"):
         missing.add("unshard")
@@ -225,7 +238,7 @@ def _wrap_gathering(group: Any, gather: _Watched, missing: set[str]) -> None:
     _replace(group, "unshard", unshard, collective_watch)
 
 
-def _wrap_synchronisation(
+def _watch_synchronisation(
     group: Any, collective_watch: CollectiveWatch, missing: set[str], scatters: deque[int] | None
 ) -> list[int]:
     """Counts what FSDP2 issues after a unit's backward as gradient synchronisation, including HSDP's all-reduce.
@@ -256,66 +269,84 @@ def _wrap_synchronisation(
             if scatters is not None and collective_watch.newest_scatter >= 0:
                 scatters.append(collective_watch.newest_scatter)
 
-    leave_to_python(post_backward)
+    skip_compile(post_backward)
     _replace(group, "post_backward", post_backward, collective_watch)
     return reduced
 
 
-class _Tickets(NamedTuple):
-    """The collectives that the waits of a unit are for."""
-
-    collective_watch: CollectiveWatch
-    gather: _Watched
-    scatters: deque[int]
-    """Tickets of the model's newest reduce-scatters."""
-    reduced: list[int]
-
-
-def _wrap_waits(group: Any, tickets: _Tickets, missing: set[str]) -> None:
-    """Records the waits of the compute stream.
+class GroupWaits:
+    """The waits of the compute stream for one group of parameters.
 
     Each wait is issued early, between two stamps; FSDP2's own, which follows immediately, then has nothing to wait for.
     """
-    recorder = tickets.collective_watch.recorder
 
-    def wait_for(code: int, events: list[Any], ticket: int) -> None:
-        _wait_early(recorder, group.device_handle, code, events, ticket)
+    def __init__(
+        self,
+        group: Any,
+        collective_watch: CollectiveWatch,
+        gathers: deque[int],
+        scatters: deque[int],
+        reduced: list[int],
+    ) -> None:
+        """Args:
+        group: As FSDP2 keeps it.
+        collective_watch: Of the recorder.
+        gathers: Tickets of the group's newest gathers.
+        scatters: Tickets of the model's newest reduce-scatters.
+        reduced: Holds the ticket of the group's last reduction.
+        """
+        self._group, self._collective_watch = group, collective_watch
+        self._gathers, self._scatters, self._reduced = gathers, scatters, reduced
 
-    def before_unshard() -> None:
-        result = group._all_gather_result
-        wait_for(_ALL_GATHER, [None if result is None else result.all_gather_event], tickets.gather.tickets[-1])
+    def watch(self, missing: set[str]) -> None:
+        """Records the waits from now on; ``missing`` receives the names of methods that the group lacks."""
+        for name, before, after in (
+            ("wait_for_unshard", self._before_unshard, None),
+            ("reshard", None, self._after_reshard),
+            ("_wait_for_post_backward", self._before_reduce, None),
+            ("finalize_backward", self._before_finalize, None),
+        ):
+            if hasattr(self._group, name):
+                _surround(self._group, name, before, after, self._collective_watch)
+            else:
+                missing.add(name)
 
-    def after_reshard() -> None:
+    def _wait_for(self, code: int, events: list[Any], ticket: int) -> None:
+        _wait_early(self._collective_watch.recorder, self._group.device_handle, code, events, ticket)
+
+    def _before_unshard(self) -> None:
+        # FSDP2 has the compute stream wait for the event of the gather that `unshard` has issued, if there is one.
+        result = self._group._all_gather_result
+        self._wait_for(_ALL_GATHER, [None if result is None else result.all_gather_event], self._gathers[-1])
+
+    def _after_reshard(self) -> None:
+        # What `post_backward` does next is to wait for earlier reduce-scatters, whose buffers it then frees.
+        group = self._group
         if group._training_state.name == "POST_BACKWARD" and group.reduce_grads and _is_first_back(group):
             reclaimed, kept = _reclaim(group.comm_ctx)
-            index = len(tickets.scatters) - kept - 1
-            wait_for(_ALL_REDUCE, [state.event for state in reclaimed], tickets.scatters[index] if index >= 0 else -1)
+            index = len(self._scatters) - kept - 1
+            ticket = self._scatters[index] if index >= 0 else -1
+            self._wait_for(_ALL_REDUCE, [state.event for state in reclaimed], ticket)
 
-    def before_reduce() -> None:
-        kept = getattr(group, "_all_reduce_state", None)  # of HSDP
-        wait_for(_ALL_REDUCE, [group._post_reduce_event, getattr(kept, "event", None)], tickets.reduced[0])
+    def _before_reduce(self) -> None:
+        # Under HSDP an all-reduce follows the reduce-scatter, and has an event of its own.
+        kept = getattr(self._group, "_all_reduce_state", None)
+        self._wait_for(
+            _ALL_REDUCE, [self._group._post_reduce_event, getattr(kept, "event", None)], self._reduced[0]
+        )  # fmt: skip
 
-    def before_finalize() -> None:
-        last = getattr(group.comm_ctx, "_last_post_reduce_events", None)
-        events = [group._post_reduce_event] if last is None else list(last.values())
-        wait_for(_ALL_REDUCE, events, tickets.reduced[0] if last is None else tickets.collective_watch.newest)
-
-    for name, before, after in (
-        ("wait_for_unshard", before_unshard, None),
-        ("reshard", None, after_reshard),
-        ("_wait_for_post_backward", before_reduce, None),
-        ("finalize_backward", before_finalize, None),
-    ):
-        if hasattr(group, name):
-            _surround(group, name, before, after, tickets.collective_watch)
+    def _before_finalize(self) -> None:
+        # Newer releases keep the last events of all groups in the context that these share.
+        last = getattr(self._group.comm_ctx, "_last_post_reduce_events", None)
+        if last is None:
+            self._wait_for(_ALL_REDUCE, [self._group._post_reduce_event], self._reduced[0])
         else:
-            missing.add(name)
+            self._wait_for(_ALL_REDUCE, list(last.values()), self._collective_watch.newest)
 
 
-def _wrap_last_waits(unit: FSDPModule, collective_watch: CollectiveWatch) -> None:
+def _watch_last_waits(state: Any, collective_watch: CollectiveWatch) -> None:
     """Records the waits for the last reductions of a backward, which since torch 2.15 the state of a unit makes for all
     groups before it finalizes them."""
-    state: Any = unit._get_fsdp_state()
     if not hasattr(state, _LAST_WAITS):
         return
 
@@ -361,27 +392,18 @@ def _surround(
     after: Callable[[], None] | None,
     collective_watch: CollectiveWatch,
 ) -> None:
-    """Has a method of FSDP2 do more, before or after what it does."""
-    method, on = getattr(place, name), True
-
-    def run(action: Callable[[], None] | None) -> None:
-        nonlocal on
-        if action is not None and on and not collective_watch.off:
-            try:
-                action()
-            except AttributeError as error:  # FSDP2 keeps something else than it did: the other waits are still known
-                on = False
-                collective_watch.lose(f"FSDP2's waits in {name} are counted as compute", error)
-            except Exception as error:
-                collective_watch.give_up(error)
+    """Has a method of FSDP2 do more, before or after what it does. What fails in it ends this wait's record only."""
+    method = getattr(place, name)
+    boundary = collective_watch.make_part(f"FSDP2's waits in {name} are counted as compute")
 
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        run(before)
+        if before is not None and collective_watch.on:
+            boundary.run(before)
         result = method(*args, **options)
-        run(after)
+        if after is not None and collective_watch.on:
+            boundary.run(after)
         return result
 
-    leave_to_python(run, wholly=True)
-    leave_to_python(call)
+    skip_compile(call)
     _replace(place, name, call, collective_watch)

@@ -5,14 +5,15 @@ They are issued immediately and waited for where the result is first used; that 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from distprof.facts.run import CollectiveKind
+from distprof.patching import after_import, replace, require_fit
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.signatures import require_fit
 
+_FUNCTIONAL = "torch.distributed._functional_collectives"
 _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
     "all_reduce": (CollectiveKind.ALL_REDUCE, 2, False),
     "all_gather_single": (CollectiveKind.ALL_GATHER, 2, True),
@@ -39,54 +40,52 @@ _HELD_NS = 50_000
 """If a wait is shorter than this, the collective was over before, at an unknown time."""
 
 
-def watch_functional(collective_watch: CollectiveWatch, is_ours: Callable[[], bool]) -> Callable[[], None]:
-    """Records functional collectives and the waits for them from now on.
-
-    Args:
-        collective_watch: Of the recorder to use.
-        is_ours: Whether a call made now should be recorded.
+def watch_functional(collective_watch: CollectiveWatch) -> Callable[[], None]:
+    """Records functional collectives and the waits for them, as soon as something imports them.
 
     Returns:
         A function that undoes it.
-
-    Raises:
-        ImportError: This torch has none.
-        Misfit: It has others.
     """
-    functional: Any = import_module("torch.distributed._functional_collectives")
-    pending: dict[int, tuple[int, bool]] = {}
-    originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-    for name in ("_resolve_group_name", "AsyncCollectiveTensor"):
-        require_fit(functional, name)
-    wait = require_fit(functional, "wait_tensor")
-    for name, (_, position, _) in _FORMS.items():
-        if not hasattr(functional, _NEWER.get(name, "")) and (name not in _NEWER.values() or hasattr(functional, name)):
-            with collective_watch.leave_out(f"functional {name} is"):
-                original = require_fit(functional, name, {position: "group"})
-                originals[name] = (original, _wrap_issue(functional, name, collective_watch, is_ours, pending))
-    originals["wait_tensor"] = (wait, _wrap_wait(wait, collective_watch, is_ours, pending))
-    for name, (_, watched) in originals.items():
-        setattr(functional, name, watched)
+    undo: list[Callable[[], None]] = []
+
+    def install() -> None:
+        with collective_watch.leave_out("functional collectives are"):
+            undo.extend(_install(sys.modules[_FUNCTIONAL], collective_watch))
+
+    undo.append(after_import(_FUNCTIONAL, install))
 
     def restore() -> None:
-        for name, (original, watched) in originals.items():
-            if getattr(functional, name) is watched:
-                setattr(functional, name, original)
+        while undo:
+            undo.pop()()
 
     return restore
 
 
+def _install(functional: Any, collective_watch: CollectiveWatch) -> list[Callable[[], None]]:
+    """Returns functions that undo it.
+
+    Raises:
+        Misfit: This torch has others.
+    """
+    pending: dict[int, tuple[int, bool]] = {}
+    for name in ("_resolve_group_name", "AsyncCollectiveTensor"):
+        require_fit(functional, name)
+    watched = {"wait_tensor": _wrap_wait(require_fit(functional, "wait_tensor"), collective_watch, pending)}
+    for name, (_, position, _) in _FORMS.items():
+        if not hasattr(functional, _NEWER.get(name, "")) and (name not in _NEWER.values() or hasattr(functional, name)):
+            with collective_watch.leave_out(f"functional {name} is"):
+                require_fit(functional, name, {position: "group"})
+                watched[name] = _wrap_issue(functional, name, collective_watch, pending)
+    return [replace([functional], name, new) for name, new in watched.items()]
+
+
 def _wrap_issue(
-    functional: Any,
-    name: str,
-    collective_watch: CollectiveWatch,
-    is_ours: Callable[[], bool],
-    pending: dict[int, tuple[int, bool]],
+    functional: Any, name: str, collective_watch: CollectiveWatch, pending: dict[int, tuple[int, bool]]
 ) -> Callable[..., Any]:
     original, (kind, position, is_part) = getattr(functional, name), _FORMS[name]
 
     def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if _ISSUING in pending:  # a differentiable one that calls the other
+        if _ISSUING in pending:  # a differentiable one calls the plain one, which is the same collective
             return call(*args, **options)
         try:
             tensor = args[0]
@@ -107,17 +106,15 @@ def _wrap_issue(
             pending.pop(_ISSUING, None)
             raise
         if pending.pop(_ISSUING, None) is not None and isinstance(result, functional.AsyncCollectiveTensor):
+            # Whoever waits gives ``wait_tensor`` the tensor inside, or a view of it: only the storage is the same.
             pending[_locate(result.elem)] = (ticket, on_device)
         return result
 
-    return collective_watch.surround(original, watch, is_ours, name=name)
+    return collective_watch.surround(original, watch, name=name)
 
 
 def _wrap_wait(
-    original: Callable[..., Any],
-    collective_watch: CollectiveWatch,
-    is_ours: Callable[[], bool],
-    pending: dict[int, tuple[int, bool]],
+    original: Callable[..., Any], collective_watch: CollectiveWatch, pending: dict[int, tuple[int, bool]]
 ) -> Callable[..., Any]:
     recorder = collective_watch.recorder
 
@@ -135,7 +132,7 @@ def _wrap_wait(
             recorder.end_collective(ticket, ended_ns)
         return result
 
-    return collective_watch.surround(original, watch, lambda: bool(pending) and is_ours())
+    return collective_watch.surround(original, watch, lambda: bool(pending) and collective_watch.is_ours())
 
 
 def _locate(tensor: Any) -> int:

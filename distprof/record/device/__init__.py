@@ -1,1 +1,1 @@
-"""What is known of a rank's device, and how it is asked."""
+"""A rank's device: its name and peak, and access to its streams and events."""

@@ -16,7 +16,7 @@ class TorchDevice:
     """Implements `distprof.record.step.protocols.Accelerator`; torch has had its parts since 2.6."""
 
     def __init__(self, device: torch.device) -> None:
-        """Takes a device of the accelerator, with its index."""
+        """``device``: of the accelerator, with its index."""
         self._device = device
         self._is_capturing = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
 
@@ -43,7 +43,7 @@ class TorchDevice:
         return torch.Stream(self._device, priority=priority)
 
     def is_capturing(self) -> bool:
-        """Whether the calling thread captures a graph; False for accelerators that do not tell."""
+        """Whether the calling thread captures a graph; False for accelerators that do not know."""
         return self._is_capturing is not None and bool(self._is_capturing())
 
     def adopt_thread(self) -> None:

@@ -42,13 +42,13 @@ def end_on_signal(
         if tell is not None:
             tell()
 
-    watch.listen(step_writer.hear_interrupt)
+    watch.listen(step_writer.keep_interrupted_state)
     remove = watch.add(end)
     return remove if signals is not None else watch.close
 
 
 @contextlib.contextmanager
-def finish_first(*, process_ends: bool = False) -> Iterator[None]:
+def delay_signals(*, process_ends: bool = False) -> Iterator[None]:
     """Has a signal end the process only after the block, or after `REPORT_GRACE_S` if that takes longer.
 
     Args:

@@ -8,21 +8,26 @@ window and go on writing their own files; what was written stays.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
+from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.gather.window_agreement import WindowTalk, Word
 from distprof.record.step.step_record import STEPS_AT_ONCE
-from distprof.world import keep
+from distprof.world import hold_reference
 
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
@@ -35,6 +40,49 @@ _DONE = 2
 """Of a rank: it has sent its last rows. 1: it has unless it steps again."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
+_C10D: Any = distributed_c10d
+
+
+def make_devices() -> list[Any]:
+    """What a group's connections use on this host, as torch itself chooses it.
+
+    Raises:
+        RuntimeError: There is none, such as with an interface that does not exist in GLOO_SOCKET_IFNAME.
+    """
+    gloo, names = _C10D.ProcessGroupGloo, os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if names:
+        return [gloo.create_device(interface=name) for name in names.split(",")]
+    return [gloo.create_default_device()]
+
+
+def make_own_group(store: Any, *, rank: int, size: int, devices: list[Any], timeout_s: float) -> dist.ProcessGroup:
+    """A gloo group of all ranks that nothing else uses, and that the script's groups know nothing of. Collective.
+
+    It is made over the store of the script's default group: ``torch.distributed.new_group`` would count it among the
+    script's own, and has to be called by all ranks in the same order. Its device is its own, too: where a script leaves
+    its groups and makes them again, that of its first group must not go on listening.
+
+    Args:
+        store: Which the ranks use for no other group.
+        rank: Of this process.
+        size: The number of ranks.
+        devices: From `make_devices`.
+        timeout_s: How long the ranks try to connect, and how long the group's collectives wait for a missing rank.
+
+    Raises:
+        RuntimeError: The ranks did not connect.
+    """
+    options = _C10D.ProcessGroupGloo._Options()
+    options._devices, options._timeout = devices, timedelta(seconds=timeout_s)
+    backend = _C10D.ProcessGroupGloo(store, rank, size, options)
+    group: Any = dist.ProcessGroup(store, rank, size)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(kind)
+    group._register_backend(torch.device("cpu"), kind, backend)
+    group._set_group_name(OWN_GROUP)
+    group._set_group_desc(OWN_GROUP)
+    made: dist.ProcessGroup = group
+    return made
 
 
 class Exchange:
@@ -81,12 +129,12 @@ class Exchange:
             if word.next_step > own and not done
         ]  # fmt: skip
 
-    def give_up(self) -> None:
+    def stop_waiting(self) -> None:
         """Has a `send` that waits for the other ranks raise RuntimeError soon; may be called on another thread."""
         self.given_up = True
 
     def _wait(self, work: Any) -> None:
-        keep(work)
+        hold_reference(work)
         nap_s = 0.0005
         while not work.is_completed():
             if self.given_up:
@@ -213,7 +261,7 @@ class GatherThread(threading.Thread):
         if self.ident is not None:
             self._join(timeout_s)
             if self.is_alive():
-                self._exchange.give_up()
+                self._exchange.stop_waiting()
                 self.join(GIVING_UP_S)
         return not self.is_alive()
 
@@ -226,9 +274,9 @@ class GatherThread(threading.Thread):
                 stepped_on, end_s = True, min(end_s, time.monotonic() + STEPPED_ON_WAIT_S)
 
     def wait_for_begin(self, limit_s: float) -> None:
-        """Returns once ``begin`` has ended, or the time, s, is over: then it is told to give up."""
+        """Returns once ``begin`` has ended, or after so many seconds, and then makes it give up."""
         if self.ident is not None and not self.begun.wait(limit_s):
-            self._exchange.give_up()
+            self._exchange.stop_waiting()
             self.begun.wait(GIVING_UP_S)
 
     def run(self) -> None:
@@ -299,9 +347,5 @@ class GatherThread(threading.Thread):
         return left_s if left_s > _SAME_ROUND * self._window_s else left_s + self._window_s
 
     def _guard(self, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """The boundary of recording: any error is reported, and training goes on."""
-        try:
-            return work(*arguments)
-        except Exception as error:
-            self._lost(f"{what} stopped: {type(error).__name__}: {error}")
-            return None
+        """Does a part of the thread's work, which may fail, and is tried again in the next round."""
+        return ErrorBoundary(f"{what} stopped", self._lost).run(work, *arguments)

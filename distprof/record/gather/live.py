@@ -1,35 +1,25 @@
-"""Rank 0's view of the running job: whole steps of all ranks, and the listeners that receive them."""
+"""What rank 0 does with the rows of all ranks: it assembles whole steps, and writes files for distant ranks."""
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.storage.rank_stream import StreamWriter
 
 MAX_OPEN_STEPS = 4096
 """Most steps that wait for a rank's row; beyond that the oldest are dropped here, but not on disk."""
-MAX_QUEUED_BYTES = 64 << 20
-"""Most memory for steps that wait for a listener; beyond that the newest are dropped."""
-CALL_LIMIT_S = 10.0
-"""A call that takes longer is stuck: the end of the job does not wait for it."""
 
 
 class LiveSteps:
     """Assembles rows of ranks into whole steps. Bounded in memory; used by one thread."""
 
     def __init__(self, num_ranks: int, on_steps: Callable[[FloatArray], None]) -> None:
-        """Collects rows of ``num_ranks`` ranks.
-
-        Args:
-            num_ranks: The world size.
-            on_steps: Receives whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``.
+        """Args:
+        num_ranks: The world size.
+        on_steps: Receives whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``.
         """
         self._num_ranks, self._on_steps = num_ranks, on_steps
         self._open: dict[int, FloatArray] = {}
@@ -49,128 +39,35 @@ class LiveSteps:
             del self._open[min(self._open)]
 
 
-class Listener(threading.Thread):
-    """A receiver of the job's steps on its own thread; it may be slow, or never return.
+class RemoteStreams:
+    """The files that rank 0 writes for the ranks that cannot see its run folder. Used by one thread at a time."""
 
-    The sender never waits. Steps that do not fit into the queue are dropped and counted.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[], Callable[[FloatArray], None] | None],
-        *,
-        what: str,
-        failed: Callable[[str], None],
-        begin_limit_s: float | None = None,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepares the thread; `start` starts it.
-
-        Args:
-            begin: Called first; returns what receives the steps. None: nothing does, and none counts as missed.
-            what: What it does, for messages.
-            failed: Receives a message about an error in a call; later calls are made all the same.
-            begin_limit_s: How long ``begin`` may take before it counts as stuck. None: as long as any call.
-            now_s: A monotonic clock.
+    def __init__(self, writers: dict[int, StreamWriter], refused: Callable[[str, OSError], None]) -> None:
+        """Args:
+        writers: The files, by rank.
+        refused: Receives what could not be written, and why.
         """
-        super().__init__(name=f"distprof-{what}", daemon=True)
-        self._what, self._begin, self._failed, self._now_s = what, begin, failed, now_s
-        self._begin_limit_s = begin_limit_s if begin_limit_s is not None else CALL_LIMIT_S
-        self._take: Callable[[FloatArray], None] | None = None
-        self._last: list[tuple[Callable[[], None], float]] = []
-        self._changed = threading.Condition()
-        self._queue: deque[FloatArray] = deque()
-        self._queued_bytes = 0
-        self._begun = self._unwanted = self._closing = self._done = False
-        self._stuck_at_s = now_s() + self._begin_limit_s
-        self._told_steps = self._got_steps = 0
+        self._writers, self._refused = writers, refused
+        self._unwritten = dict.fromkeys(writers, 0)
 
-    @property
-    def missed_steps(self) -> int:
-        """Steps that it did not take: dropped, still queued, or failed."""
-        return 0 if self._unwanted else self._told_steps - self._got_steps
+    def write(self, tables: Sequence[FloatArray]) -> None:
+        """Appends the new rows of every rank, ``[num_new_rows, ROW_WIDTH]`` each; after a failure only counts them."""
+        for rank, writer in self._writers.items():
+            rows = list(tables[rank])
+            if self._unwritten[rank]:
+                self._unwritten[rank] += len(rows)
+                continue
+            try:
+                writer.write_steps(rows, [None] * len(rows))
+            except OSError as error:
+                self._unwritten[rank] = len(rows)
+                self._refused("steps of ranks on other hosts are no longer written", error)
 
-    def tell(self, rows: FloatArray) -> None:
-        """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
-        with self._changed:
-            self._told_steps += rows.shape[1]
-            if not self._done and (not self._queue or self._queued_bytes + rows.nbytes <= MAX_QUEUED_BYTES):
-                self._queue.append(rows)
-                self._queued_bytes += rows.nbytes
-                self._changed.notify_all()
-
-    def finish(
-        self, *last: Callable[[], None], limit_s: float | None = None, last_limit_s: float | None = None
-    ) -> bool:
-        """Waits until it has received everything, but not for a call that is already stuck.
-
-        Args:
-            last: Called on its thread, in this order, after the last steps.
-            limit_s: How long all of it may take once it has begun. None: as long as any call.
-            last_limit_s: How long the last of these calls may take. None: as long as any call.
-
-        Returns:
-            Whether it ended in time.
-        """
-        limit_s = limit_s if limit_s is not None else CALL_LIMIT_S
-        limits_s = [CALL_LIMIT_S] * len(last)
-        if last_limit_s is not None:
-            limits_s[-1:] = [last_limit_s]
-        with self._changed:
-            self._last = list(zip(last, limits_s, strict=True))
-            self._closing = True
-            self._changed.notify_all()
-            end_s = self._now_s() + limit_s + (0.0 if self._begun else self._begin_limit_s)
-            while not self._done:
-                left_s = min(end_s, self._stuck_at_s) - self._now_s()
-                if left_s <= 0:
-                    return False
-                self._changed.wait(left_s)
-        return True
-
-    def run(self) -> None:
-        """Makes one call after the other until `finish`."""
-        try:
-            self._call(self._start_listening, self._begin_limit_s)
-            self._begun = True
-            while (rows := self._next()) is not None:
-                if self._take is not None and self._call(partial(self._take, rows), CALL_LIMIT_S):
-                    self._got_steps += rows.shape[1]
-            for work, limit_s in self._last:
-                self._call(work, limit_s)
-        finally:
-            with self._changed:
-                self._done = True
-                self._changed.notify_all()
-
-    def _start_listening(self) -> None:
-        self._take = self._begin()
-        self._unwanted = self._take is None
-
-    def _next(self) -> FloatArray | None:
-        """The next rows. None: there are no more."""
-        with self._changed:
-            while not self._queue and not self._closing:
-                self._changed.wait()
-            if not self._queue:
-                return None
-            rows = self._queue.popleft()
-            self._queued_bytes -= rows.nbytes
-            return rows
-
-    def _call(self, work: Callable[[], object], limit_s: float) -> bool:
-        """Makes a call, reports an error if it raises one, and returns whether it succeeded."""
-        self._mark(self._now_s() + limit_s)
-        try:
-            work()
-            return True
-        except Exception as error:
-            self._failed(f"{self._what} stopped: {type(error).__name__}: {error}")
-            return False
-        finally:
-            self._mark(math.inf)
-
-    def _mark(self, stuck_at_s: float) -> None:
-        with self._changed:
-            self._stuck_at_s = stuck_at_s
-            self._changed.notify_all()
+    def end(self) -> None:
+        """Writes that the ranks have completed and how many rows were lost, and closes the files."""
+        for rank, writer in self._writers.items():
+            try:
+                writer.write_end("completed", error=None, traceback=None, rows_lost=self._unwritten[rank], notes=())
+            except OSError as error:
+                self._refused("the end of ranks on other hosts was not written", error)
+            writer.close()

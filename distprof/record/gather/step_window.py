@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from distprof.errors import describe_error
+from distprof.error_boundary import ErrorBoundary
 from distprof.record.step.recorder import Recorder
 
 EARLIEST_STEP = 3
@@ -22,7 +22,7 @@ EARLIEST_STEP = 3
 class StepWindow:
     """The window of one rank. Use it from the training thread, between two steps.
 
-    A kind of window says what happens by `_start`, `_enter`, `_leave`, `_write` and `_drop`.
+    Subclasses define what happens in `_start`, `_enter`, `_leave`, `_write` and `_drop`.
     """
 
     NAME: ClassVar[str]
@@ -64,7 +64,7 @@ class StepWindow:
         return self._done
 
     def watch(self, model: nn.Module) -> None:
-        """Hears of a model that the job trains, before its first step."""
+        """A model that the job trains, before its first step."""
 
     def covers(self, step: int, *, warmup: bool) -> bool:
         """Whether a step is in the window. Closes a window that a failed last step left open; collective then."""
@@ -143,13 +143,10 @@ class StepWindow:
         self._recorder.between.forget()  # its time is not the loop's
 
     def _guard(self, what: str, work: Callable[[], Any]) -> bool:
-        """The boundary of recording: any error becomes a note, and training goes on."""
-        try:
-            work()
-        except Exception as error:
-            self._note(f"the {self.NAME} did not {what}: {describe_error(error)}")
-            return False
-        return True
+        """Does a part of the window's work, which may fail. Returns whether it has not."""
+        boundary = ErrorBoundary(f"the {self.NAME} did not {what}", self._note)
+        boundary.run(work)
+        return boundary.on
 
 
 def say_apart(what: str, ranks: Sequence[int], folder: str) -> str:

@@ -13,16 +13,16 @@ import torch
 from distprof.facts.run import PHASES, FloatArray
 from distprof.facts.stand import GroupStand, Stand, StoppedRank
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
-from distprof.record.collectives.point_to_point import NOTE
-from distprof.record.stalls.stack import read_trace
-from distprof.record.stalls.stand import add_progress, describe_position, has_passed, take_stand
+from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
+from distprof.record.stalls.stacks import read_trace
 from distprof.record.step.recorder import Recorder
-from distprof.record.step.rows import pack_row, read_memory
 from distprof.record.step.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
+from distprof.record.step.step_row import pack_row, read_memory
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
+EXCHANGES = "ranks send to each other point to point, which is not recorded: to wait there looks like work"
 _LAST_STEPS = 32
 _LAST_WINDOWS = 8
 """Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""
@@ -99,7 +99,7 @@ class StepWriter:
         Call it on the training thread. Steps that the device has not finished are written without device times.
         """
         with self._taking:
-            self._recorder.on_device.give_up(look=True)
+            self._recorder.on_device.hand_out(look=True)
             self._take()
 
     def _take(self, wait: bool = False, most: int = QUEUED_STEPS) -> list[FloatArray]:
@@ -142,7 +142,7 @@ class StepWriter:
     def note_exchange(self) -> None:
         """Ranks have sent to each other point to point inside a step."""
         self._exchanges = True
-        self.note(NOTE)
+        self.note(EXCHANGES)
 
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
         """Reports that the run folder is no longer written; only once, whatever else fails later."""
@@ -200,7 +200,7 @@ class StepWriter:
         if before is not None and not (broken and before.message is None and not any(map(_waits, before.groups))):
             return before
         failed = ended == "failed" and bool(self._last) and self._last[-1].failed
-        stand = take_stand(self._recorder, self._thread, failed=failed)
+        stand = read_rank_state(self._recorder, self._thread, failed=failed)
         if raised is not None and not stand.stack:
             stack, where = read_trace(raised)
             stand = dataclasses.replace(stand, stack=stack, where=where)
@@ -218,16 +218,16 @@ class StepWriter:
         where = describe_position(self._recorder)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
-                self._recorder.on_device.give_up(look=False)
+                self._recorder.on_device.hand_out(look=False)
                 self._take()
             finally:
                 self._taking.release()
         self.end("terminated", error=f"{signal_name} {where}")
         return False
 
-    def hear_interrupt(self) -> None:
+    def keep_interrupted_state(self) -> None:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
-        self._interrupted = add_progress(take_stand(self._recorder, self._thread), self._recorder, read_ring())
+        self._interrupted = add_progress(read_rank_state(self._recorder, self._thread), self._recorder, read_ring())
 
     def save_state(self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = ()) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
@@ -242,7 +242,7 @@ class StepWriter:
         recorder = self._recorder
         why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
         text = f"{why}, {describe_position(recorder)}"
-        stand = dataclasses.replace(take_stand(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
+        stand = dataclasses.replace(read_rank_state(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
+from distprof.error_boundary import ErrorBoundary
+
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LAST_RESORT_S = 5.0
 """A terminated process has exited after this time, even if a disk does not respond."""
@@ -26,10 +28,8 @@ class SignalWatch(threading.Thread):
     """
 
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
-        """Watches for nothing yet; see `watch_signals`.
-
-        Args:
-            leave: Ends the process; may be replaced later.
+        """Args:
+        leave: Ends the process; may be replaced later.
         """
         super().__init__(name="distprof-signals", daemon=True)
         self.leave = leave
@@ -68,7 +68,7 @@ class SignalWatch(threading.Thread):
         """
         self._listeners.append(listener)
 
-    def give_way(self) -> None:
+    def wait_if_ending(self) -> None:
         """Waits if a signal is already ending the process: failures during that time are not reported."""
         if self._ending.is_set():
             time.sleep(LAST_RESORT_S)
@@ -81,13 +81,12 @@ class SignalWatch(threading.Thread):
 
     def run(self) -> None:
         """Waits for a signal."""
-        while (told := os.read(self._hears, 1)) not in (b"", _STOP):
-            if signal.getsignal(told[0]) is _hear:  # the program may have installed its own handler since
-                self._end(signal.Signals(told[0]))
-            elif told[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        while (read := os.read(self._hears, 1)) not in (b"", _STOP):
+            if signal.getsignal(read[0]) is _hear:  # the program may have installed its own handler since
+                self._end(signal.Signals(read[0]))
+            elif read[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 for listener in self._listeners:
-                    with contextlib.suppress(Exception):
-                        listener()
+                    ErrorBoundary("where the rank stands").run(listener)
 
     def _end(self, number: signal.Signals) -> None:
         self._ending.set()
@@ -95,8 +94,7 @@ class SignalWatch(threading.Thread):
         last_resort.daemon = True
         last_resort.start()
         for action in reversed(self._actions):
-            with contextlib.suppress(Exception):  # the process exits as told, whatever fails
-                action(number.name)
+            ErrorBoundary("the end by a signal").run(action, number.name)  # the process exits as told, whatever fails
         self.leave(128 + number)
         last_resort.cancel()
 

@@ -1,4 +1,4 @@
-"""The collectives of the open step: when each was issued, waited for and over.
+"""The collectives of the open step: when each was issued, waited for and over, and in which steps that is seen.
 
 What is known of a collective at once is one tuple, and not a number in each of several lists: next to a step's own work
 each list is a further miss of the caches. A ticket also identifies its step, so that a collective that ends after its
@@ -7,10 +7,13 @@ step, on any thread, is not mistaken for one of the next step.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 
 from distprof.record.step.timeline import MAX_SEGMENTS
-from distprof.storage.collective_records import MAX_COLLECTIVES
+from distprof.storage.collective_records import MAX_COLLECTIVES, find_stride
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
@@ -21,6 +24,16 @@ IN_PLACE = 4
 ON_DEVICE = 2
 """It runs on a device's stream; the host sees neither its end nor how long compute waits for it."""
 
+MAX_COST_RATIO = 0.003
+"""Of the time from one step's begin to the next one's, on the host: what timing collectives may take on average."""
+NUM_COSTS = 5
+"""Newest steps whose costs count; a single one may have been held up."""
+END_NS, ENDS_NS = 50_000, 25_000
+"""What it takes to see a bucket of gradients end on the host where that is dear, and what it may take of a step on
+average. A thread of torch's needs Python's lock for it: 5 us if nobody holds it, and ten times that if training does,
+as both threads are put to sleep and woken up."""
+FIRST_STEPS = 64
+"""Steps at the begin of a job in which all of them are seen to end: a short job is known as well as a long one."""
 
 Facts = tuple[int, int, int, int, int]
 """Of a collective: index into `KINDS`, code of its process group, code of the phase in which it was issued, bytes, and
@@ -50,7 +63,6 @@ class CollectiveLog:
     """The open step's collectives. Used by one thread at a time, except `end`, which any thread may call."""
 
     def __init__(self) -> None:
-        """Nothing is issued yet."""
         self.facts: list[Facts] = []
         self.flags: list[int] = []
         self.ends = [(-1, 0)] * MAX_COLLECTIVES
@@ -58,16 +70,6 @@ class CollectiveLog:
         self.waits: list[tuple[int, int]] = []
         """As in `Issued`, so far."""
         self.first_ticket = self.lost = 0
-
-    def begin(self, facts: Facts, flags: int) -> int:
-        """Records that a collective is issued; returns its ticket, or -1 if there is no room."""
-        position = len(self.flags)
-        if position >= MAX_COLLECTIVES:
-            self.lost += 1
-            return -1
-        self.facts.append(facts)
-        self.flags.append(flags)
-        return self.first_ticket + position
 
     def find_position(self, ticket: int) -> int:
         """Where a collective stands in the open step; -1: it is not of this step."""
@@ -92,8 +94,8 @@ class CollectiveLog:
             return self.first_ticket + self.waits[-1][1]
         return -1
 
-    def retract(self, segment: int) -> None:
-        """Takes back the newest wait if it is this segment."""
+    def discard_wait(self, segment: int) -> None:
+        """Discards the newest wait if it is this segment."""
         if self.waits and self.waits[-1][0] == segment:
             self.waits.pop()
 
@@ -108,3 +110,51 @@ class CollectiveLog:
         self.first_ticket += MAX_COLLECTIVES
         self.facts, self.flags, self.waits, self.lost = [], [], [], 0
         return issued
+
+
+class CollectiveStride:
+    """In which steps single collectives are timed on the device: in as many as their cost allows, from every step on.
+
+    The strides are powers of two, so that ranks that come to different ones have the steps of the larger one in common,
+    and need not agree on it. Used by the training thread.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        """Args:
+        every: A fixed stride, steps; 0: collectives are never timed. None: as their cost allows.
+        """
+        self._fixed = every
+        self.every = 1 if every is None else every
+        """The stride from the next step on, steps; 0: never."""
+        self._costs: deque[float] = deque(maxlen=NUM_COSTS)
+        self._number = self._spent_ns = self._begun_ns = 0
+
+    def begin(self, step: int, now_ns: int) -> bool:
+        """Begins a step, and learns from the one before; returns whether this one's collectives are timed.
+
+        Args:
+            step: Its number.
+            now_ns: The host's clock. From one begin to the next, a host that runs ahead waits for the device too.
+        """
+        if self._number and self._fixed is None:
+            self._costs.append(self._spent_ns / max(now_ns - self._begun_ns, 1))
+            needed = median(self._costs) / MAX_COST_RATIO
+            cheap = 1 << max(0, math.ceil(math.log2(max(needed, 1.0))))
+            self.every = max(find_stride(self._number, timed=True), cheap)
+        self._number, self._spent_ns, self._begun_ns = 0, 0, now_ns
+        return self.every > 0 and step % self.every == 0
+
+    def spend(self, duration_ns: int, *, collectives: int = 0) -> None:
+        """Adds what timing some of the step's collectives took on the host."""
+        self._spent_ns += duration_ns
+        self._number += collectives
+
+
+def sees_ends(step: int, buckets: int) -> bool:
+    """Whether the buckets of gradients of a step are seen to end on the host.
+
+    Args:
+        step: Its number.
+        buckets: How many the step before had, the same on all ranks.
+    """
+    return step < FIRST_STEPS or step % (1 << (max(buckets * END_NS - 1, 0) // ENDS_NS).bit_length()) == 0

@@ -4,16 +4,8 @@ An event is recorded on a stream that is idle otherwise, between two readings of
 as soon as the host sees that the device has passed it. Whatever the two ways took, the device passed the event between
 the two readings. Of four such brackets the shortest counts, made shorter still where the others leave less room.
 
-`DeviceSteps` uses it so, at the end of a step that has device times, on the training thread::
-
-    if anchors.is_due(now_ns()):
-        pending = anchors.probe()               # None: no reading this time
-
-and later, when the step's last event is done and its time on the device's clock is known::
-
-    record.anchor = anchors.read(pending, last_event, last_ns)
-
-Both may raise what the device's driver raises.
+`DeviceSteps` takes a reading at the end of a step on the host, on the training thread, and reads it once the last event
+of the step is done. Both may raise what the device's driver raises.
 """
 
 from __future__ import annotations
@@ -46,10 +38,8 @@ class Bracket(NamedTuple):
     after_ns: int
 
 
-class PendingAnchor(NamedTuple):
-    """The brackets of one reading, in the order in which they were taken; at least one."""
-
-    brackets: tuple[Bracket, ...]
+PendingAnchor = tuple[Bracket, ...]
+"""The brackets of one reading, in the order in which they were taken; at least one."""
 
 
 class Anchor(NamedTuple):
@@ -99,7 +89,7 @@ class DeviceAnchors:
             if bracket is None:
                 break
             brackets.append(bracket)
-        return PendingAnchor(tuple(brackets)) if brackets else None
+        return tuple(brackets) or None
 
     def read(self, pending: PendingAnchor, reference: Any, reference_ns: int) -> Anchor:
         """Makes an anchor of a reading.
@@ -109,11 +99,10 @@ class DeviceAnchors:
             reference: An event of the same device with times that the device has passed, before or after the reading.
             reference_ns: When that was, on the device's clock.
         """
-        brackets = pending.brackets
-        best = min(range(len(brackets)), key=lambda at: brackets[at].after_ns - brackets[at].before_ns)
-        low_ns, high_ns = _narrow(brackets, best)
-        elapsed_ms = measure_ms(reference, brackets[best].event)
-        self._free.extend(bracket.event for bracket in brackets)
+        best = min(range(len(pending)), key=lambda at: pending[at].after_ns - pending[at].before_ns)
+        low_ns, high_ns = _narrow(pending, best)
+        elapsed_ms = measure_ms(reference, pending[best].event)
+        self._free.extend(bracket.event for bracket in pending)
         rounding_ns = math.ceil(abs(elapsed_ms) * 1e6 * 2**-24)  # of float32 milliseconds
         return Anchor(
             device_ns=reference_ns + round(elapsed_ms * 1e6),
@@ -144,7 +133,7 @@ class DeviceAnchors:
                 self._late.append(event)
 
 
-def _narrow(brackets: tuple[Bracket, ...], best: int) -> tuple[int, int]:
+def _narrow(brackets: PendingAnchor, best: int) -> tuple[int, int]:
     """Between which times of the host the device passed the best bracket's event, by all brackets together."""
     chosen = brackets[best]
     low_ns, high_ns = chosen.before_ns, chosen.after_ns

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
-from distprof.errors import describe_error
-from distprof.record.step.collective_stride import CollectiveStride
+from distprof.error_boundary import ErrorBoundary
+from distprof.record.step.collective_log import CollectiveStride
 from distprof.record.step.device_clock import DeviceAnchors, PendingAnchor
 from distprof.record.step.event_ring import EventRing, StepEvents
 from distprof.record.step.protocols import Accelerator
@@ -87,7 +87,10 @@ class DeviceSteps:
         self._num_done = 0  # of the pending ones, from the oldest on
         self._due = 0  # times that may be read now
         self._lock = threading.Lock()
-        self._stopped: str | None = None
+        self._boundary = ErrorBoundary("device times stopped", self._stop)
+        """A device that fails costs device times, and training meets the error by itself. Once this is switched off,
+        nothing is asked of the device any more."""
+        self._why_stopped = ""
         self._without_room = self._crowded_out = self._unread = self._captured = 0
         self._captures = False  # a graph is, or was, captured in the open step
         self._thread = get_ident()
@@ -95,7 +98,7 @@ class DeviceSteps:
     def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
         self._open, self._captures, self._thread = None, False, get_ident()
-        if self._ring is None or self._stopped is not None or self._device is None or self.captures():
+        if self._ring is None or not self._boundary.on or self._device is None or self.captures():
             return False
         self._short = False
         self._open = self._ring.open(collectives=self.stride.begin(step, self._now()))
@@ -118,8 +121,8 @@ class DeviceSteps:
         try:
             if self._device is None or not self._device.is_capturing():
                 return False
-        except Exception as error:  # nothing is asked of it any more
-            self._stop(error)
+        except Exception as error:  # flat: asked at every stamp
+            self._boundary.fail(error)
         self._captures = True
         self.times_collectives = False
         return True
@@ -131,8 +134,8 @@ class DeviceSteps:
         try:
             self._short = self._short or not self._ring.stamp(self._open, self._stream)
             self._read_due(READS_PER_STAMP)
-        except Exception as error:
-            self._stop(error)
+        except Exception as error:  # flat: at every change of phase
+            self._boundary.fail(error)
 
     def begin_collective(self, position: int) -> None:
         """Marks on the current stream that it is ready for a collective, given by its position in the step."""
@@ -144,8 +147,8 @@ class DeviceSteps:
         try:
             self._crowded_out += not self._ring.begin_collective(self._open, position)
             self._read_due(2 * READS_PER_STAMP)
-        except Exception as error:
-            self._stop(error)
+        except Exception as error:  # flat: for every collective
+            self._boundary.fail(error)
         self.stride.spend(self._now() - now_ns, collectives=1)
 
     def end_collective(self, position: int) -> None:
@@ -155,8 +158,8 @@ class DeviceSteps:
         now_ns = self._now()
         try:
             self._ring.end_collective(position)
-        except Exception as error:
-            self._stop(error)
+        except Exception as error:  # flat: for every collective
+            self._boundary.fail(error)
         self.stride.spend(self._now() - now_ns)
 
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
@@ -167,14 +170,14 @@ class DeviceSteps:
             scalars: Its loss and gradient norm, as the training loop gave them.
         """
         if self._device is None:
-            record.scalars = self.scalars.read(*scalars)
+            record.scalars, _ = self.scalars.keep(scalars)
             self._finished.put(record)
             return
         slot, capturing = -1, self.captures()
         try:
-            record.scalars, slot = self.scalars.keep(scalars, copy=self._stopped is None and not capturing)
-        except Exception as error:
-            self._stop(error)
+            record.scalars, slot = self.scalars.keep(scalars, copy=self._boundary.on and not capturing)
+        except Exception as error:  # flat: in every step
+            self._boundary.fail(error)
         self.stamp()
         events, self._open, self.times_collectives = self._open, None, False
         self._captured += self._captures
@@ -184,7 +187,7 @@ class DeviceSteps:
             self._ring.close(events)
             anchor = None if record.shadow else self._read_clocks()
         with self._lock:
-            if self._stopped is None:
+            if self._boundary.on:
                 self._without_room += events is not None and self._short
                 self._pending.append(_Pending(record, slot, events, whole, anchor))
             else:
@@ -194,12 +197,12 @@ class DeviceSteps:
         try:
             self._look()
             self._read(READS_PER_STEP)
-        except Exception as error:
-            self._stop(error)
+        except Exception as error:  # flat: in every step
+            self._boundary.fail(error)
 
     def wait(self) -> None:
         """Waits for the device and reads everything. Synchronises; use it only after training."""
-        try:
+        with self._boundary:
             if self._device is not None and get_ident() != self._thread:
                 self._device.adopt_thread()
             with self._lock:
@@ -209,23 +212,17 @@ class DeviceSteps:
                     self.scalars.wait(item.slot)
                 self._num_done = len(self._pending)
             self._read(sys.maxsize, wait=True)
-        except Exception as error:
-            self._stop(error)
 
-    def give_up(self, *, look: bool) -> None:
+    def hand_out(self, *, look: bool) -> None:
         """Hands out every pending step with what the host knows about it; later ones get no device times either.
 
         Args:
             look: Whether to read first what the device has finished; otherwise the device is not asked anything, since
                 it may be stuck, and the training thread in it.
         """
-        try:
-            while look and self._stopped is None and self._look():
-                if self._read(sys.maxsize):
-                    break
-        except Exception as error:
-            self._stop(error)
-        self._stopped = self._stopped or ""
+        if look:
+            self._boundary.run(self._read_done)
+        self._boundary.on = False
         held = self._lock.acquire(timeout=BUSY_S)
         try:
             while self._pending:
@@ -250,7 +247,7 @@ class DeviceSteps:
             "not recorded, and its replay is a part of the phase around it": self._captured,
             f"the device had not finished {self._unread} step(s) when recording ended: they have host times only":
                 self._unread,
-            f"device times stopped: {self._stopped}": self._stopped,
+            self._why_stopped: self._why_stopped,
         }  # fmt: skip
         return [note for note, holds in facts.items() if holds] + [
             f"{name} is not recorded: {why}" for name, why in self.scalars.refused.items()
@@ -269,15 +266,17 @@ class DeviceSteps:
                 self._num_done += 1
             return self._num_done > 0
 
+    def _read_done(self) -> None:
+        """Reads all steps that the device has finished."""
+        while self._look():
+            if self._read(sys.maxsize):
+                break
+
     def _read_clocks(self) -> PendingAnchor | None:
         """Reads the device's clock and the host's together if it is time for it."""
-        if self._anchors is None or self._stopped is not None or not self._anchors.is_due(self._now()):
+        if self._anchors is None or not self._anchors.is_due(self._now()):
             return None
-        try:
-            return self._anchors.probe()
-        except Exception as error:
-            self._stop(error)
-        return None
+        return self._boundary.run(self._anchors.probe)
 
     def _read_due(self, more: int) -> None:
         self._due += more
@@ -313,8 +312,6 @@ class DeviceSteps:
         record.scalars = self.scalars.take(item.slot, record.scalars)
         self._finished.put(record)
 
-    def _stop(self, error: Exception) -> None:
-        """The border of recording: a device that fails costs device times, and training meets the error by itself."""
-        self._stopped = describe_error(error)
-        self._short = True
-        self.give_up(look=False)
+    def _stop(self, line: str) -> None:
+        self._why_stopped, self._short = line, True
+        self.hand_out(look=False)

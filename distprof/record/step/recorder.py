@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
-from distprof.record.step.between import BetweenRecord, BetweenSteps
+from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.step.pending_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.step.protocols import Accelerator, PhaseRanges
@@ -214,21 +214,21 @@ class Recorder:
             return self._switch(self.timeline.phase)
         return self.between.resume()
 
-    def retract(self) -> None:
-        """Takes back an open mark, because what followed was not a wait. The segment returns to the running phase."""
+    def discard_mark(self) -> None:
+        """Discards an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline, last = self.timeline, self.timeline.count - 1
         if self._tail is not None:
             self._tail, timeline.room = None, MAX_SEGMENTS - 1
         elif self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
-            self._issued.retract(last)
-            timeline.take_back(merge=not self._stamping)  # a device has stamped both
+            self._issued.discard_wait(last)
+            timeline.discard_segment(merge=not self._stamping)  # a device has stamped both
             if self.ranges is not None:
                 self.ranges.end_mark()
 
     def mark_tail(self, ticket: int) -> None:
         """As `mark` with the phase all_reduce, for a bucket of gradients that may be the last one of a backward.
 
-        Unless a phase begins or ends before `retract`, it leaves no trace. On a device it is a mark like others.
+        Unless a phase begins or ends before `discard_mark`, it leaves no trace. On a device it is a mark like others.
         """
         if not self.recording or self._stamping or self.ranges is not None:
             self.mark(ALL_REDUCE, ticket)
@@ -287,8 +287,8 @@ class Recorder:
             group: Code of its process group; 0: the default group.
             asynchronous: The caller goes on; how long it waits is known only from a later `wait` or `mark`.
             on_device: It runs on a device's stream; the host sees neither its end nor the wait. The current stream is
-                ready for it now, and `end_on_device` tells when it has ended.
-            apart: False: the compute stream waits for it right here, which `wait` or `mark` tells exactly.
+                ready for it now, and `end_on_device` records when it has ended.
+            apart: False: the compute stream waits for it right here, which `wait` or `mark` measures exactly.
             awaited: A later `mark` of it, or of another such, lasts until it has ended.
 
         Returns:
@@ -358,7 +358,7 @@ class Recorder:
         self._issued.ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
 
     def begin_bucket(self, kind: int, size_bytes: int, group: int, flags: int) -> int:
-        """A bucket of gradients is ready, so that the one before was not the last: `retract` and `log_collective`.
+        """A bucket of gradients is ready, so that the one before was not the last: `discard_mark` and `log_collective`.
 
         Args:
             kind: Index into `KINDS`.
@@ -371,7 +371,7 @@ class Recorder:
         if self._tail is not None:
             self._tail, timeline.room = None, MAX_SEGMENTS - 1
         elif timeline.codes[timeline.count - 1] != timeline.phase:
-            self.retract()
+            self.discard_mark()
         phase, position = timeline.phase, len(log.flags)
         if phase == OTHER or not self.recording:
             flags = flags & ON_DEVICE | ASYNCHRONOUS

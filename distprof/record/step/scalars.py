@@ -1,7 +1,7 @@
 """The loss and the gradient norm of a step: whatever a user passes, read without waiting for a device.
 
 A value on a device is copied to the host by the device itself, behind the step's work, and read once an event says that
-it is there. A value that cannot be read like that is None, and said once: nothing here raises.
+it is there. A value that cannot be read like that is None, and the report says why, once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ class ScalarReader:
         self._sources: list[list[Any]] = [[None] * NUM_SLOTS for _ in self._buffers]
         self._next, self._used = 0, 0
 
-    def read(self, loss: Any, grad_norm: Any) -> Values:
-        """Values that the host has. None: not given, or not to be read."""
-        return self._read(0, loss), self._read(1, grad_norm)
-
     def keep(self, values: tuple[Any, Any], *, copy: bool = True) -> tuple[Values, int]:
         """Reads what the host has, and has the device copy what it has.
 
@@ -47,36 +43,25 @@ class ScalarReader:
             The values known now, and the slot of those that are still to come; -1: there are none.
         """
         slot, known = -1, list[float | None]((None, None))
-        assert self._device is not None
         for column, value in enumerate(values):
+            if value is None or type(value) is float:
+                known[column] = value
+                continue
             try:
-                if not self._device.holds(value):
-                    known[column] = self._read(column, value)
+                if self._device is None or not self._device.holds(value):
+                    known[column] = _read(value)
                 elif copy and self._used < NUM_SLOTS:
                     scalar = _find_scalar(value)
                     self._device.copy_scalar(scalar, self._buffers[column], self._next)
                     self._sources[column][self._next] = scalar  # its memory must stay its own until the copy is done
                     slot = self._next
-            except Exception as error:
-                self.refused.setdefault(NAMES[column], _describe(error))
-        if slot >= 0:
+            except Exception as error:  # flat: in every step
+                why = read_first_line(error) if isinstance(error, ValueError) else describe_error(error)
+                self.refused.setdefault(NAMES[column], why)
+        if slot >= 0 and self._device is not None:
             self._events[slot].record(self._device.current_stream())
             self._next, self._used = (slot + 1) % NUM_SLOTS, self._used + 1
         return (known[0], known[1]), slot
-
-    def _read(self, column: int, value: Any) -> float | None:
-        if value is None or type(value) is float:
-            return value
-        try:
-            if type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
-                return float(value.item())
-            scalar = _find_scalar(value)
-            if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu":
-                raise ValueError(f"it is on {scalar.device}, where the profiler does not read")
-            return float(scalar)
-        except Exception as error:
-            self.refused.setdefault(NAMES[column], _describe(error))
-            return None
 
     def is_there(self, slot: int) -> bool:
         """Whether the values of a slot have reached the host."""
@@ -99,6 +84,20 @@ class ScalarReader:
         return found[0], found[1]
 
 
+def _read(value: Any) -> float:
+    """A value that the host has.
+
+    Raises:
+        Exception: It is not to be read.
+    """
+    if type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
+        return float(value.item())
+    scalar = _find_scalar(value)
+    if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu":
+        raise ValueError(f"it is on {scalar.device}, where the profiler does not read")
+    return float(scalar)
+
+
 def _find_scalar(value: Any) -> Any:
     """What there is to read of a value, without a collective.
 
@@ -115,7 +114,3 @@ def _find_scalar(value: Any) -> Any:
     if value.numel() != 1:
         raise ValueError(f"it is a tensor of shape {tuple(value.shape)}, not a scalar")
     return value.detach()
-
-
-def _describe(error: Exception) -> str:
-    return read_first_line(error) if isinstance(error, ValueError) else describe_error(error)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
-from distprof.record.step.between import BetweenRecord
+from distprof.record.step.between_steps import BetweenRecord
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.step.device_clock import Anchor
 from distprof.record.step.timeline import Marks
@@ -54,7 +54,7 @@ class BrokenPhase(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. The fields below ``device_ns``, and those that ``marks`` tells, follow; `settle` adds them."""
+    """One finished step. `settle` derives the fields below ``device_ns``, and those that are made of ``marks``."""
 
     step: int
     warmup: bool
@@ -106,7 +106,6 @@ class FinishedSteps:
     """A queue of steps from the training thread to the writing thread. Bounded: the oldest are overwritten."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.doubted: int | None = None
         """The step that is held back until `decide`, because how it ended is not known yet."""
         self._held: StepRecord | None = None

@@ -9,20 +9,12 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from distprof.facts.run import Stretch
-from distprof.record.step.between import DATA, STRETCH_CODE, BetweenSteps
-from distprof.record.step.protocols import PhaseRanges
+from distprof.record.step.between_steps import DATA, STRETCH_CODE
+from distprof.record.step.recorder import Recorder
 
 T = TypeVar("T")
 U = TypeVar("U")
 _END: Any = object()
-
-
-class Stopwatch(Protocol):
-    """What this file needs of a recorder. Implemented by `distprof.record.step.recorder.Recorder`."""
-
-    open: bool
-    between: BetweenSteps
-    ranges: PhaseRanges | None
 
 
 class StretchContext:
@@ -30,8 +22,7 @@ class StretchContext:
 
     __slots__ = ("_recorder", "_stretch")
 
-    def __init__(self, recorder: Stopwatch, stretch: Stretch) -> None:
-        """Connects a stretch to a recorder."""
+    def __init__(self, recorder: Recorder, stretch: Stretch) -> None:
         self._recorder, self._stretch = recorder, stretch
 
     def __enter__(self) -> None:
@@ -63,8 +54,7 @@ class TimesWork(Protocol):
 class BatchWatch:
     """Where the time for batches counts: in phase data of an open step, else between two steps."""
 
-    def __init__(self, recorder: Stopwatch, phase: AbstractContextManager[None]) -> None:
-        """Connects it to a recorder and its phase data."""
+    def __init__(self, recorder: Recorder, phase: AbstractContextManager[None]) -> None:
         self._recorder, self._phase = recorder, phase
 
     def time(self, work: Callable[[], U]) -> U:
@@ -84,7 +74,6 @@ class TimedIterator(Generic[T]):
     """Batches, each timed as it is taken."""
 
     def __init__(self, watch: TimesWork, iterator: Iterator[T]) -> None:
-        """Wraps an iterator."""
         self._watch, self._take = watch, partial(next, iterator, _END)  # the end is not a phase left by an error
 
     def __iter__(self) -> Iterator[T]:
@@ -101,7 +90,6 @@ class TimedBatches(Generic[T]):
     """Batches that can be iterated over again, for example by epoch; making the iterator is timed too."""
 
     def __init__(self, watch: TimesWork, batches: Iterable[T]) -> None:
-        """Wraps an iterable."""
         self._watch, self._batches = watch, batches
 
     def __iter__(self) -> Iterator[T]:

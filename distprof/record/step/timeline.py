@@ -151,7 +151,7 @@ class Timeline:
         else:
             self._count_lost(code, now_ns)
 
-    def take_back(self, *, merge: bool) -> None:
+    def discard_segment(self, *, merge: bool) -> None:
         """The newest segment was none of its own: it belongs to the running phase.
 
         ``merge``: If the one before it does too, they become one.
@@ -196,7 +196,6 @@ class PhaseContext:
     __slots__ = ("_code", "_recorder", "_timeline")
 
     def __init__(self, recorder: Switchboard, timeline: Timeline, code: int) -> None:
-        """Connects a phase code to a recorder and its timeline."""
         self._recorder, self._timeline, self._code = recorder, timeline, code
 
     def __enter__(self) -> None:

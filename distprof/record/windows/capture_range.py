@@ -10,21 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any
 
 import torch
 
 from distprof.record.windows.nvtx_ranges import NvtxRanges, tool_listens
-
-
-class DeviceProfiler(Protocol):
-    """What tells a tool to begin and to end: `torch.cuda.profiler`."""
-
-    def start(self) -> None:
-        """Begins."""
-
-    def stop(self) -> None:
-        """Ends."""
 
 
 class CaptureRange:
@@ -36,15 +26,13 @@ class CaptureRange:
         *,
         synchronise: Callable[[], None],
         meet: Callable[[], None] = lambda: None,
-        device_profiler: DeviceProfiler | None = None,
+        device_profiler: Any = None,
     ) -> None:
-        """Opens nothing yet.
-
-        Args:
-            ranges: This rank's ranges. None: a tool listens on another rank, but not here.
-            synchronise: Waits for this rank's device.
-            meet: Waits for every rank. Collective.
-            device_profiler: Started and stopped with the range. None: the rank has no GPU.
+        """Args:
+        ranges: This rank's ranges. None: a tool listens on another rank, but not here.
+        synchronise: Waits for this rank's device.
+        meet: Waits for every rank. Collective.
+        device_profiler: `torch.cuda.profiler`, or what has its ``start`` and ``stop``. None: the rank has no GPU.
         """
         self._ranges, self._synchronise, self._meet, self._device_profiler = ranges, synchronise, meet, device_profiler
         self._begun = False

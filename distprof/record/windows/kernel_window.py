@@ -1,33 +1,45 @@
 """The kernel window: torch.profiler over a few steps, the same ones on every rank, written to the run folder.
 
+Steps and phases are annotations in the trace, which is written whole or not at all.
+
 The first step under the profiler is dropped: it gets no annotation, because it includes the profiler's start-up.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
+import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from distprof.config.schema import ProfileConfig
+from distprof.facts.run import PHASES
+from distprof.facts.trace import OWN_PREFIX
 from distprof.record.gather.step_window import StepWindow, say_apart
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowOutcome
 from distprof.record.step.protocols import PhaseRanges
 from distprof.record.step.recorder import Recorder
-from distprof.record.windows.trace_file import write_trace
-from distprof.record.windows.trace_ranges import TraceRanges
+from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import kernel_path
 from distprof.world import World
 
 METADATA_KEY = "distprof"
 """Key in the traces: rank, world_size, host, pid, run_id, device, and the numbers of the kept steps."""
+
+_COMPRESSION = 3
+_CHUNK_BYTES = 1 << 20
+_TAIL_BYTES = 16
 
 
 NameModules = Callable[[nn.Module, Callable[[str], None]], AbstractContextManager[object]]
@@ -43,40 +55,27 @@ class KernelWindow(StepWindow):
     def __init__(
         self,
         *,
-        recorder: Recorder,
-        path: Path,
         facts: Mapping[str, object],
         kept_steps: int,
-        first_step: int | None,
         on_device: bool,
-        together: Callable[[], None],
-        opened: Callable[[range], None],
-        note: Callable[[str], None],
         name_modules: NameModules | None = None,
+        **window: Any,
     ) -> None:
-        """Plans a window; see `StepWindow` for the rest.
+        """Plans a window.
 
         Args:
-            recorder: Whose steps and phases are annotated.
-            path: The trace to write, ``.json.gz``.
             facts: Identifies the rank in the trace.
             kept_steps: Steps to keep; one more runs before them.
-            first_step: The step that is dropped.
             on_device: Also traces CUDA.
-            together: Waits for the other ranks.
-            opened: Receives the numbers of all the window's steps.
-            note: Receives what could not be measured.
-            name_modules: Annotates the modules of the first model that the window hears of. None: nothing does.
+            name_modules: Annotates the modules of the first model that the window gets. None: nothing does.
+            window: As for `StepWindow`; the first step is dropped, and the file is the trace, ``.json.gz``.
 
         Raises:
             ValueError: There is no step to keep.
         """
         if kept_steps < 1:
             raise ValueError(f"kernel_steps={kept_steps}: a kernel window keeps at least one step")
-        super().__init__(
-            recorder=recorder, path=path, num_steps=1 + kept_steps, first_step=first_step, together=together,
-            opened=opened, note=note,
-        )  # fmt: skip
+        super().__init__(num_steps=1 + kept_steps, **window)
         self._facts, self._on_device = dict(facts), on_device
         self.outcome = WindowOutcome.NONE
         """What became of it, once it has been written."""
@@ -89,7 +88,7 @@ class KernelWindow(StepWindow):
         self._modules: AbstractContextManager[object] | None = None
 
     def watch(self, model: nn.Module) -> None:
-        """Tells modules apart in the first model that it hears of."""
+        """A model that the job trains; the modules of the first one are annotated."""
         self._models.append(model)
 
     def _start(self) -> None:
@@ -195,3 +194,119 @@ def describe_traced(world: World, run_id: str) -> dict[str, object]:
         "rank": world.rank, "world_size": world.size, "host": world.host, "pid": os.getpid(), "run_id": run_id,
         "device": str(world.device),
     }  # fmt: skip
+
+
+class _NoRanges:
+    """Where no other tool listens."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: None
+
+
+class TraceRanges:
+    """Shows steps and phases as annotations, and passes everything on to the previous ranges.
+
+    An annotation must end on the thread that opened it, because Kineto tracks them by thread. A mark that begins on an
+    autograd thread therefore gets none; what ran on the device is in the trace all the same.
+    """
+
+    def __init__(self, outer: PhaseRanges | None) -> None:
+        self._outer: Any = outer or _NoRanges()
+        self._open: list[record_function] = []
+        self._marked = False
+        self._thread = 0
+        # Errors are not annotated: a window that fails leaves no trace. Nor is the time between steps.
+        self.error: Callable[[int], None] = self._outer.error
+        self.begin_stretch: Callable[[str], None] = self._outer.begin_stretch
+        self.end_stretch: Callable[[], None] = self._outer.end_stretch
+
+    def step(self, step: int) -> None:
+        """Opens the annotation of a step."""
+        self._outer.step(step)
+        self._thread, self._marked = threading.get_ident(), False
+        self._push(f"ProfilerStep#{step}")
+
+    def enter(self, code: int) -> None:
+        """Opens the annotation of a phase."""
+        self._outer.enter(code)
+        self._push(OWN_PREFIX + PHASES[code])
+
+    def exit(self) -> None:
+        """Closes the annotation of a phase, and of a mark left open inside it."""
+        self._close_mark()
+        if len(self._open) > 1:
+            self._pop()
+        self._outer.exit()
+
+    def begin_mark(self, code: int) -> None:
+        """Opens the annotation of exposed communication inside a phase."""
+        self._outer.begin_mark(code)
+        self._close_mark()
+        if threading.get_ident() == self._thread:
+            self._push(OWN_PREFIX + PHASES[code])
+            self._marked = True
+
+    def end_mark(self) -> None:
+        """Closes what `begin_mark` opened, if it is open."""
+        self._close_mark()
+        self._outer.end_mark()
+
+    def end_step(self) -> None:
+        """Closes whatever the step left open, and the step."""
+        while self._open:
+            self._pop()
+        self._marked = False
+        self._outer.end_step()
+
+    def _close_mark(self) -> None:
+        if self._marked and threading.get_ident() == self._thread:
+            self._marked = False
+            self._pop()
+
+    def _push(self, name: str) -> None:
+        annotation = record_function(name)
+        annotation.__enter__()  # type: ignore[no-untyped-call]
+        self._open.append(annotation)
+
+    def _pop(self) -> None:
+        self._open.pop().__exit__(None, None, None)
+
+
+class TraceSession(Protocol):
+    """A session that can be written. Implemented by `torch.profiler.profile`."""
+
+    def export_chrome_trace(self, path: str) -> object: ...
+
+
+def write_trace(session: TraceSession, path: Path) -> None:
+    """Writes a session that has stopped.
+
+    Args:
+        session: The stopped session.
+        path: The file, ``.json.gz``; its folder is created.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    require_own(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    require_own(path)  # the folder may have been there, as a link
+    packed = path.with_name(f".{path.name}.{os.getpid()}")
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        plain = Path(folder) / path.name.removesuffix(".gz")
+        session.export_chrome_trace(str(plain))
+        _require_whole(plain)
+        try:
+            with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as target:
+                shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            os.replace(packed, path)
+        finally:
+            packed.unlink(missing_ok=True)
+
+
+def _require_whole(path: Path) -> None:
+    """Checks the end of the file, because Kineto does not report a full disk."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(f"the trace is cut short: {path.parent.parent} may be full")

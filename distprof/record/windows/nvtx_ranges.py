@@ -7,10 +7,13 @@ because its domain objects differ between releases.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import nn
 
 from distprof.compiling import is_compiling
 from distprof.facts.run import PHASES
@@ -26,7 +29,7 @@ class NvtxRanges:
     """Pushes and pops ranges. Safe on any thread: marks that may end on another thread are start/end ranges."""
 
     def __init__(self, *, rank: int, world_size: int, host: str, pid: int) -> None:
-        """Names the rank with a mark, so that a capture of several processes can be told apart."""
+        """Names the rank with a mark, which identifies it in a capture of several processes."""
         import nvtx
 
         self._nvtx = nvtx
@@ -120,3 +123,42 @@ class NvtxRanges:
                 self._nvtx.pop_range(domain=OWN_DOMAIN)
 
         return open_range, close_range
+
+
+def show_modules(model: nn.Module, ranges: NvtxRanges, *, depth: int) -> None:
+    """Shows every call of a module inside a model as a range with its name.
+
+    A compiled module is one range, and nothing below it is shown: hooks there would cut its graph.
+
+    Args:
+        model: Unwrapped; it has no range itself.
+        ranges: This rank's.
+        depth: How deep modules lie at most; 1: the model's own children.
+    """
+    below: tuple[str, ...] = ()
+    for name, module in model.named_modules():
+        if name.startswith(below):
+            continue
+        compiled = getattr(module, "_compiled_call_impl", None)
+        if compiled is not None or type(module).__name__ == "OptimizedModule":
+            below += (f"{name}." if name else "",)
+        if not name or name.count(".") >= depth:
+            continue
+        before, after = ranges.module_hooks(name)
+        if compiled is not None:  # by ``module.compile()``, which compiles the module's hooks too
+            module._compiled_call_impl = _surround(compiled, before, after)
+        else:
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after, always_call=True)
+
+
+def _surround(call: Callable[..., Any], before: Callable[[], None], after: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def surrounded(*args: Any, **options: Any) -> Any:
+        before()
+        try:
+            return call(*args, **options)
+        finally:
+            after()
+
+    return surrounded

@@ -10,7 +10,7 @@ from typing import Any
 
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
-from distprof.record.gather.live import CALL_LIMIT_S, Listener
+from distprof.record.gather.background_consumer import CALL_LIMIT_S, BackgroundConsumer
 from distprof.render.html.page import make_page
 from distprof.render.html.sweep_svg import draw_jobs
 from distprof.render.units import clean_text
@@ -63,7 +63,7 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, say: Ca
 
     online = wants_online(config)
     begin_limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-    listener = Listener(begin, what="wandb", failed=say, begin_limit_s=begin_limit_s)
+    listener = BackgroundConsumer(begin, what="wandb", failed=say, begin_limit_s=begin_limit_s)
     listener.start()
     last_limit_s = FINISH_TIMEOUT_S if online else CALL_LIMIT_S
     ended = listener.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)

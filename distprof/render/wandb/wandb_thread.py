@@ -7,8 +7,8 @@ from pathlib import Path
 
 from distprof.config.schema import WandbConfig
 from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
-from distprof.record.gather import live
-from distprof.record.gather.live import Listener
+from distprof.record.gather import background_consumer as consumer
+from distprof.record.gather.background_consumer import BackgroundConsumer
 from distprof.render.wandb.wandb_log import WandbLogger, choose_mode, end_service, wants_online
 from distprof.report.report import Report
 
@@ -40,9 +40,9 @@ class WandbThread:
             return self._logger.log_rows if self._logger is not None else None
 
         online = wants_online(config)
-        self._close_limit_s = FINISH_TIMEOUT_S if online else live.CALL_LIMIT_S  # offline there is nothing to upload
+        self._close_limit_s = FINISH_TIMEOUT_S if online else consumer.CALL_LIMIT_S  # offline nothing is uploaded
         limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-        self._listener = Listener(begin, what="wandb", failed=say, begin_limit_s=limit_s)
+        self._listener = BackgroundConsumer(begin, what="wandb", failed=say, begin_limit_s=limit_s)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -51,7 +51,7 @@ class WandbThread:
     def tell(self, rows: FloatArray) -> None:
         """Queues whole steps for logging, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
         self._told_steps += rows.shape[1]
-        self._listener.tell(rows)
+        self._listener.enqueue(rows)
 
     def finish(self, report: Report, run: Run) -> str | None:
         """Logs what belongs to the end, as `WandbLogger.conclude` does, and closes the run, within a limited time.

@@ -23,7 +23,7 @@ from benchmarks.recording.recording_cost import (
     measure_recording_cost,
 )
 from benchmarks.recording.wrapper_cost import WrapperCost
-from distprof.record.step.collective_stride import FIRST_STEPS, sees_ends
+from distprof.record.step.collective_log import FIRST_STEPS, sees_ends
 from distprof.record.step.recorder import Recorder
 
 US = 1_000

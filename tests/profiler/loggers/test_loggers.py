@@ -23,7 +23,7 @@ from distprof.facts.run import FloatArray, Peak, Run
 from distprof.profiler.loggers.logger_thread import LoggedJob, LoggerThread
 from distprof.profiler.loggers.otel import ENDPOINTS, PROTOCOLS, OpenTelemetryLogger
 from distprof.profiler.loggers.tensorboard import TensorBoardLogger
-from distprof.record.gather import live
+from distprof.record.gather import background_consumer
 from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
 
@@ -166,7 +166,7 @@ def test_the_first_error_ends_a_logger_with_one_note(run: Run) -> None:
     notes: list[str] = []
     thread = LoggerThread("odd", lambda: Odd(calls, fails_at=2), notes.append)
     for _ in range(5):
-        thread.tell(run.rows)
+        thread.enqueue(run.rows)
     thread.end()
     thread.end()
     assert calls == [4, 4, "close"] and notes == ["profile.loggers=odd stopped: RuntimeError: no"]
@@ -175,17 +175,17 @@ def test_the_first_error_ends_a_logger_with_one_note(run: Run) -> None:
         raise OSError("no such thing")
 
     thread = LoggerThread("other", refuse, notes.append)
-    thread.tell(run.rows)
+    thread.enqueue(run.rows)
     thread.end()
     assert notes[1:] == ["profile.loggers=other stopped: OSError: no such thing"]
 
 
 def test_nobody_waits_for_a_stuck_logger(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "CALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(background_consumer, "CALL_LIMIT_S", 0.05)
     released = threading.Event()
     notes: list[str] = []
     thread = LoggerThread("odd", lambda: Odd([], wait=lambda: released.wait(SLOW_S)), notes.append)
-    thread.tell(run.rows)
+    thread.enqueue(run.rows)
     thread.end(0.05)
     released.set()
     assert notes == ["profile.loggers=odd stopped: too slow for 4 step(s)"]

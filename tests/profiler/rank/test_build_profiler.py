@@ -19,7 +19,7 @@ from distprof.profiler.job import host_readings, run_files
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import build_profiler
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
-from distprof.record.gather import live
+from distprof.record.gather import background_consumer
 from distprof.record.hosts import clock_sync, link_probe
 from distprof.storage.run_folder import read_run
 from distprof.world import World
@@ -213,7 +213,7 @@ def never_begin(meta: Any, ranks: Any, folder: Path) -> Any:
 
 
 def work_beside_the_deaf(world: World, runs_dir: str) -> None:
-    live.CALL_LIMIT_S = 1.0
+    background_consumer.CALL_LIMIT_S = 1.0
     for on_start in (be_deaf, never_begin):
         job = start_job(world, runs_dir, host=HostOptions(on_start=on_start))
         run_steps(job, 5)

@@ -19,9 +19,16 @@ LATE = {
 }  # fmt: skip
 
 
-def run(program: str, folder: Path) -> str:
+HEAVY = (
+    "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed._functional_collectives",
+    "torch._dynamo", "torch._inductor", "torch.testing", "torch.fx.experimental", "sympy",
+)  # fmt: skip
+"""Parts of torch, and what they need, that take a tenth of a second or more to import."""
+
+
+def run(*program: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        [sys.executable, *program], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -40,7 +47,37 @@ session.find_steps()
 print(*(set(sys.modules) - before))
 session.close()
 """
-    assert not LATE & set(run(program, tmp_path).split())
+    assert not LATE & set(run("-c", program, folder=tmp_path).split())
+
+
+@pytest.mark.slow
+def test_a_watched_script_loads_no_part_of_torch_that_it_does_not_use_and_others_are_watched_once_it_does(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("""
+import sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+print(*sys.modules)
+from torch.distributed import _functional_collectives, fsdp
+print(_functional_collectives.all_reduce.__code__.co_filename)
+print(fsdp.FullyShardedDataParallel.clip_grad_norm_.__code__.co_filename)
+dist.destroy_process_group()
+""")
+    plain = set(run(str(script), folder=tmp_path).split())
+    watched = set(run("-m", "distprof.attach", str(script), folder=tmp_path).split())
+    assert not {name for name in watched - plain if name.startswith(HEAVY)}
+    wrapped = {Path(word).name for word in watched - plain if "/distprof/" in word}
+    assert wrapped == {"collective_watch.py", "instrumentation.py"}
 
 
 @pytest.mark.slow
@@ -52,7 +89,7 @@ profiler = distprof.start("mine", run_dir="run", warmup_steps=0)
 for _ in profiler.steps(range(3)):
     pass
 """
-    run(program, tmp_path)
+    run("-c", program, folder=tmp_path)
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["coverage"]["steps_measured"] == 3 and (tmp_path / "run" / "report.html").exists()
 
@@ -74,7 +111,7 @@ for number in range(4):
         save({"weight": model.weight}, checkpoint_id="saved", no_dist=True)
 profiler.close()
 """
-    run(program, tmp_path)
+    run("-c", program, folder=tmp_path)
     stretches = json.loads((tmp_path / "run" / "report.json").read_text())["between"]
     assert "checkpoint" in json.dumps(stretches)
 

@@ -8,7 +8,7 @@ import pytest
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
 from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, draw_index
 from distprof.record.step.recorder import Recorder
-from distprof.record.step.rows import pack_row
+from distprof.record.step.step_row import pack_row
 from distprof.record.step.timeline import PhaseContext
 from tests.fakes import FakeClock, make_device
 

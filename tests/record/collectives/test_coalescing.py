@@ -93,7 +93,7 @@ def see_blocks(world: World) -> None:
     assert not seen
     undo()
     reduce_at_once([torch.ones(2)])
-    assert not notes and not collective_watch.off
+    assert not notes and collective_watch.on
 
 
 def fail_inside(tensor: torch.Tensor) -> None:
@@ -134,7 +134,7 @@ def test_on_a_device_too_and_nothing_ends_the_recording(
     undo()
     (record,) = recorder.drain(wait=True)
     assert [item.size_bytes for item in record.collectives or ()] == [64, 4]
-    assert not notes and not collective_watch.off
+    assert not notes and collective_watch.on
 
 
 def test_what_distprof_exchanged_is_put_back(alone: None) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import watch_collectives
+from distprof.record.collectives.collectives import EXCHANGES, watch_collectives, watch_exchanges
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import SeenCollective, StepRecord
 from distprof.world import World
@@ -313,3 +313,39 @@ def reduce_in_place(value: torch.Tensor) -> torch.Tensor:
 
 def test_what_a_user_issues_is_seen_once_and_put_back(tmp_path: Path) -> None:
     call_on_ranks(2, see_what_users_issue, tmp_path=tmp_path)
+
+
+def exchange(world: World) -> None:
+    tensor = torch.full((2,), float(world.rank))
+    if world.rank == 0:
+        dist.send(tensor, 1)
+        ends = [dist.P2POp(dist.irecv, tensor, 1)]
+    else:
+        other = torch.empty(2)
+        dist.recv(other, 0)
+        assert other.tolist() == [0.0, 0.0]
+        ends = [dist.P2POp(dist.isend, tensor, 0)]
+    for work in dist.batch_isend_irecv(ends):
+        work.wait()
+    assert tensor.tolist() == [1.0, 1.0]
+
+
+def see_exchanges(world: World) -> None:
+    before = [vars(dist.ProcessGroup)[name] for name in EXCHANGES]
+    recorder, seen = Recorder(), list[bool]()
+    for again in (False, True):
+        undo = watch_exchanges(recorder, lambda: seen.append(True))
+        exchange(world)
+        assert not seen  # outside a step
+        if again:
+            recorder.begin_step(0, warmup=False)
+            exchange(world)
+            assert seen == [True]
+        else:
+            undo()
+        assert [vars(dist.ProcessGroup)[name] for name in EXCHANGES] == before
+    exchange(world)
+
+
+def test_an_exchange_inside_a_step_is_seen_and_torch_is_as_it_was(tmp_path: Path) -> None:
+    call_on_ranks(2, see_exchanges, tmp_path=tmp_path)

@@ -17,7 +17,7 @@ from distprof.facts.intervals import measure_union
 from distprof.facts.run import PHASE_CODE, FloatArray, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_ddp
-from distprof.record.step.collective_stride import FIRST_STEPS, sees_ends
+from distprof.record.step.collective_log import FIRST_STEPS, sees_ends
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
 from distprof.world import World

@@ -203,7 +203,7 @@ def fail_in_ours(world: World) -> None:
 
         setattr(recorder if name == "end_collective" else ddp._reductions[model], name, fail)
         assert are_equal(train(model, recorder), train(make_model("plain"))), name
-        assert collective_watch.off and len(notes) == 1 and "ours" in notes[0], (name, notes)
+        assert not collective_watch.on and len(notes) == 1 and "ours" in notes[0], (name, notes)
 
 
 CASES = (check_kinds, put_it_back, take_a_hook_later, fail_in_ours)

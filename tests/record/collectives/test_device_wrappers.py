@@ -50,7 +50,7 @@ class Rank:
         self.recorder.end_step()
 
     def finish(self, *said: str) -> list[StepRecord]:
-        assert self.device.synchronised == 0 and not self.collective_watch.off
+        assert self.device.synchronised == 0 and self.collective_watch.on
         records = self.recorder.drain(wait=True)
         notes = self.recorder.on_device.describe()
         assert len(notes) == len(said) and all(map(str.startswith, notes, said))
@@ -158,9 +158,9 @@ def test_fault_41_a_graph_that_is_captured_is_the_one_of_the_script_alone(rank: 
         graphs.append(rank.device.end_capture())
 
     rank.run_step(4, capture)
-    rank.collective_watch.off = True
+    rank.collective_watch.on = False
     capture()
-    rank.collective_watch.off = False
+    rank.collective_watch.on = True
     watched, plain = ([work.duration_ns for work in graph.works] for graph in graphs)
     assert watched == plain
     for step in (5, 6):

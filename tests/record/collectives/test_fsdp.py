@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
@@ -163,31 +163,27 @@ class OldGroup:
     _reduce_scatter_comm = None
 
 
-def make_unit() -> nn.Module:
-    """A module that looks as if `fully_shard` had been applied to it."""
-    from distprof.record.collectives import fsdp
+def make_unit(*groups: Any) -> nn.Module:
+    """A module that looks as if `fully_shard` had been applied to it, and had made these groups of parameters."""
+    state = SimpleNamespace(_fsdp_param_groups=groups)
 
-    class Unit(nn.Module, fsdp.FSDPModule):
+    class Unit(nn.Module, FSDPModule):
         def __new__(cls) -> Unit:
             return nn.Module.__new__(cls)
 
         def _get_fsdp_state(self) -> Any:
-            return None
+            return state
 
     return Unit()
 
 
-def test_a_torch_without_the_private_methods_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distprof.record.collectives import fsdp
-
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [OldGroup()])
-    notes = watch_fsdp(make_unit(), CollectiveWatch(Recorder()), stream_waits=True)
+def test_a_torch_without_the_private_methods_is_a_note() -> None:
+    notes = watch_fsdp(make_unit(OldGroup()), CollectiveWatch(Recorder()), stream_waits=True)
     assert len(notes) == 5 and "wait_for_unshard: that wait is counted as compute" in notes[-1]
 
 
-def test_fault_42_gathers_are_told_from_compute_without_communication_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_42_gathers_are_told_from_compute_without_communication_objects() -> None:
     """As before torch 2.9."""
-    from distprof.record.collectives import fsdp
 
     class Group(SimpleNamespace):
         pass
@@ -199,10 +195,9 @@ def test_fault_42_gathers_are_told_from_compute_without_communication_objects(mo
     group = Group(
         unshard=lambda: getattr(dist, gather)(whole, part), post_backward=lambda: getattr(dist, scatter)(part, whole)
     )
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group])
     recorder = Recorder()
     collective_watch = CollectiveWatch(recorder)
-    assert watch_fsdp(make_unit(), collective_watch, stream_waits=False) == ()
+    assert watch_fsdp(make_unit(group), collective_watch, stream_waits=False) == ()
     undo = watch_collectives(collective_watch)
     recorder.begin_step(0, warmup=False)
     recorder.enter(PHASE_CODE[Phase.FORWARD])
@@ -219,34 +214,26 @@ def test_fault_42_gathers_are_told_from_compute_without_communication_objects(mo
     assert count(record, CollectiveKind.ALL_GATHER) == (2, 2 * part.nbytes)
 
 
-def test_fault_42_a_wait_that_fsdp2_keeps_elsewhere_costs_nothing_but_that_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from distprof.record.collectives import fsdp
-
+def test_fault_42_a_wait_that_fsdp2_keeps_elsewhere_costs_nothing_but_that_wait() -> None:
     waited: list[str] = []
     group = GroupOfTwo(1, waited)
     del group._all_gather_result
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group])
     notes: list[str] = []
     collective_watch = CollectiveWatch(Recorder(), notes.append)
-    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    watch_fsdp(make_unit(group), collective_watch, stream_waits=True)
     for _ in range(2):
         group.wait_for_unshard()
         group.reshard()
-    assert waited == ["scatter 0", "scatter 0"] and not collective_watch.off
+    assert waited == ["scatter 0", "scatter 0"] and collective_watch.on
     (note,) = notes
     assert note.startswith("FSDP2's waits in wait_for_unshard are counted as compute from step ")
 
 
-def test_a_unit_gets_its_own_methods_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distprof.record.collectives import fsdp
-
+def test_a_unit_gets_its_own_methods_back() -> None:
     group, kept = GroupOfTwo(0, []), GroupOfTwo(1, [])
     before = dict(vars(group))
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group, kept])
     collective_watch = CollectiveWatch(Recorder())
-    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    watch_fsdp(make_unit(group, kept), collective_watch, stream_waits=True)
     assert all(vars(group)[name] is not before[name] for name in ("post_backward", "reshard", "_all_gather_comm"))
     kept.reshard = users = lambda: None
     for undo in reversed(collective_watch.undo):
@@ -254,13 +241,10 @@ def test_a_unit_gets_its_own_methods_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert vars(group) == before and kept.reshard is users
 
 
-def test_what_puts_a_unit_back_does_not_keep_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    from distprof.record.collectives import fsdp
-
+def test_what_puts_a_unit_back_does_not_keep_its_model() -> None:
     groups = [GroupOfTwo(0, [])]
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: groups)
     collective_watch, held = CollectiveWatch(Recorder()), weakref.ref(groups[0])
-    watch_fsdp(make_unit(), collective_watch, stream_waits=True)
+    watch_fsdp(make_unit(*groups), collective_watch, stream_waits=True)
     groups.clear()
     gc.collect()
     assert held() is None and collective_watch.undo
@@ -287,13 +271,10 @@ class GroupOfTwo(SimpleNamespace):
 
 @pytest.mark.parametrize(("index", "expected"), [(0, []), (1, ["scatter 0"])])
 def test_only_the_group_with_which_a_units_backward_begins_waits_for_earlier_scatters(
-    index: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    index: int, expected: list[str]
 ) -> None:
-    from distprof.record.collectives import fsdp
-
     waited: list[str] = []
     group = GroupOfTwo(index, waited)
-    monkeypatch.setattr(fsdp, "_param_groups", lambda unit: [group])
-    assert watch_fsdp(make_unit(), CollectiveWatch(Recorder()), stream_waits=True) == ()
+    assert watch_fsdp(make_unit(group), CollectiveWatch(Recorder()), stream_waits=True) == ()
     group.reshard()
     assert waited == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from benchmarks.simulate.device import HostClock, SimulatedDevice, SimulatedEven
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives
-from distprof.record.collectives.fsdp import _Tickets, _Watched, _wrap_last_waits, _wrap_waits, watch_fsdp
+from distprof.record.collectives.fsdp import GroupWaits, _watch_last_waits, watch_fsdp
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
 
@@ -209,9 +210,8 @@ def test_only_the_group_that_reclaims_buffers_waits_for_earlier_scatters(index: 
     if index is not None:  # since torch 2.13
         group._param_group_index, group._num_param_groups = index, 2
     recorder = Recorder(now_ns=clock, device=device, num_events=16)
-    watch = _Watched(CollectiveWatch(recorder), CollectiveKind.REDUCE_SCATTER)
     missing: set[str] = set()
-    _wrap_waits(group, _Tickets(CollectiveWatch(recorder), watch, watch.tickets, [-1]), missing)
+    GroupWaits(group, CollectiveWatch(recorder), deque([-1]), deque([-1]), [-1]).watch(missing)
     recorder.begin_step(0, warmup=False)
     group.reshard()
     recorder.end_step()
@@ -230,8 +230,7 @@ def test_fault_42_waits_that_have_moved_from_the_groups_to_the_unit_are_recorded
     state = Group(_comm_ctx=context, _end_backward_iteration=lambda: None)
     recorder = Recorder(now_ns=clock, device=device, every=1)
     collective_watch = CollectiveWatch(recorder)
-    unit: Any = SimpleNamespace(_get_fsdp_state=lambda: state)
-    _wrap_last_waits(unit, collective_watch)
+    _watch_last_waits(state, collective_watch)
     recorder.begin_step(0, warmup=False)
     recorder.enter(PHASE_CODE[Phase.BACKWARD])
     state._end_backward_iteration()

@@ -54,11 +54,11 @@ def test_what_fails_while_a_signal_ends_the_process_gives_way(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr("distprof.record.stalls.signals.time.sleep", slept.append)
-    watch.give_way()
+    watch.wait_if_ending()
     assert slept == []
     os.kill(os.getpid(), signal.SIGTERM)
     assert said.get(timeout=30) == 128 + signal.SIGTERM
-    watch.give_way()
+    watch.wait_if_ending()
     assert slept == [LAST_RESORT_S]
 
 
@@ -131,7 +131,7 @@ def hear(watch, number):
     heard.set()
     end(watch, number)
 signals.SignalWatch._end = hear
-with end_on_signal.finish_first(process_ends=PROCESS_ENDS):
+with end_on_signal.delay_signals(process_ends=PROCESS_ENDS):
     os.kill(os.getpid(), signal.SIGTERM)
     assert heard.wait(30)
     print("finished", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -15,17 +16,19 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Stretch
-from distprof.facts.stand import GroupStand, Message, Pending
+from distprof.facts.stand import GroupStand, Message, Pending, StoppedRank
 from distprof.record.collectives.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.gather import step_writer
 from distprof.record.stalls import stall_watch
-from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, StallWatch, read_timeout_s
-from distprof.record.stalls.stand import add_progress, take_stand
+from distprof.record.stalls.rank_state import add_progress, read_rank_state
+from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, Peers, StallWatch, read_timeout_s
 from distprof.record.step.stretches import StretchContext
 from distprof.render.sections.ends import describe_ends
-from distprof.storage.rank_stream import read_stream
+from distprof.storage.last_position import drop_place, open_place
+from distprof.storage.rank_stream import StreamWriter, read_stream
 from tests.factories import make_run
 from tests.record.gather.test_step_writer import make_step_writer, record
+from tests.storage.test_rank_stream import INFO
 
 DEFAULT, OWN = ["0", "default_pg"], ["1", OWN_GROUP]
 RING = {
@@ -207,7 +210,7 @@ def test_where_a_rank_stood_when_it_was_interrupted_is_kept_unless_it_goes_on(
         recorder, writer, _ = make_step_writer(path, [])
         recorder.begin_step(4, warmup=False)
         recorder.enter(PHASE_CODE[Phase.BACKWARD])
-        writer.hear_interrupt()
+        writer.keep_interrupted_state()
         monkeypatch.setattr(step_writer, "read_ring", lambda: {**RING, "entries": []})  # what it waited for has failed
         recorder.end_step(failed=not passes)
         writer.take(False)
@@ -223,7 +226,7 @@ def test_between_two_steps_the_stretch_is_told(tmp_path: Path) -> None:
     recorder, _, _ = make_step_writer(tmp_path / "a", [])
     record(recorder, 0)
     with StretchContext(recorder, Stretch.EVALUATION):
-        stand = take_stand(recorder, -1)
+        stand = read_rank_state(recorder, -1)
     assert (stand.step, stand.inside, stand.phase) == (0, False, "evaluation")
 
 
@@ -243,7 +246,7 @@ def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path:
         make(4, "nccl:_all_gather_base", DEFAULT, retired=False), make(5, "nccl:all_reduce", DEFAULT, retired=False),
         make(6, "nccl:send", DEFAULT, is_p2p=True, retired=False),
     ]  # fmt: skip
-    stand = add_progress(take_stand(recorder, -1, stalled_s=480.0), recorder, {"entries": entries})
+    stand = add_progress(read_rank_state(recorder, -1, stalled_s=480.0), recorder, {"entries": entries})
     assert stand.groups == (
         GroupStand(
             group="default", backend="nccl", ranks=None, issued=5,
@@ -252,11 +255,11 @@ def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path:
         GroupStand(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
         GroupStand(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
     )  # fmt: skip
-    failed = add_progress(take_stand(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
+    failed = add_progress(read_rank_state(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
     assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2, waited_s=0.0)
     entries = [make(6, "nccl:recv 1<-3", DEFAULT, is_p2p=True, retired=False), make(-30, "nccl:barrier", DEFAULT)]
     entries[1]["retired"] = False
-    late = add_progress(take_stand(recorder, -1), recorder, {"entries": entries})
+    late = add_progress(read_rank_state(recorder, -1), recorder, {"entries": entries})
     assert late.message == Message(kind="recv", peer=3)
     assert late.groups[0].pending is not None and (late.groups[0].pending.waited_s or 0.0) >= 30.0
 
@@ -286,3 +289,51 @@ def test_closing_ends_the_watch() -> None:
     watch.close()
     watch.join(30)
     assert not watch.is_alive()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = tmp_path / "rank-00001.jsonl"
+    peers = Peers({1: stream, 2: tmp_path / "rank-00002.jsonl"})  # the other one never began
+    assert not peers.have_died()
+    (ready, begun), (wait, go) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        writer = StreamWriter(stream, run_id="r", world_size=3, info=INFO)
+        open_place(stream)
+        os.write(begun, b".")
+        os.read(wait, 1)
+        if ends:
+            drop_place(stream)
+            writer.close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.read(ready, 1)
+    assert not peers.have_died()
+    assert peers.find_stopped() == ()
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    frame = {"filename": "/home/me/train.py", "line": 7, "name": "read"}
+    told = [{"os_thread_id": 1, "frames": []}, {"os_thread_id": child, "frames": [frame]}]
+    (tmp_path / "py-spy").write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    where = "train.py:7 read"
+    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(where,), where=where),) and not peers.have_died()
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
+    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(), where=None),)
+    os.kill(child, signal.SIGCONT)
+    os.write(go, b".")
+    os.waitpid(child, 0)
+    assert [peers.have_died(), peers.have_died()] == [not ends, False]
+
+
+def test_a_death_is_told_long_before_a_stall() -> None:
+    told: list[float | None] = []
+    watch = StallWatch(
+        position=int, timeout_s=0.05, stalled=lambda stalled_s: (told.append(stalled_s), watch.close()), lost=print,
+        died=lambda: True,
+    )  # fmt: skip
+    watch.run()
+    assert told == [None]

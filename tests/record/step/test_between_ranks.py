@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from distprof.facts.run import Stretch
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives
-from distprof.record.step.between import BetweenRecord
+from distprof.record.step.between_steps import BetweenRecord
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.stretches import StretchContext
 from distprof.world import World

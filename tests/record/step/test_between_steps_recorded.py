@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase, Stretch
-from distprof.record.step.between import DATA, STRETCH_CODE
+from distprof.record.step.between_steps import DATA, STRETCH_CODE
 from distprof.record.step.recorder import Recorder
-from distprof.record.step.rows import pack_row
 from distprof.record.step.step_record import NO_STEP
+from distprof.record.step.step_row import pack_row
 from distprof.record.step.stretches import BatchWatch, StretchContext, time_batches
 from distprof.record.step.timeline import PhaseContext
 from tests.fakes import FakeClock

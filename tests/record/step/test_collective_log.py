@@ -37,7 +37,7 @@ def test_what_is_waited_for_has_ended_with_the_wait_unless_that_has_failed(faile
     recorder.end_collective(tickets[0])
     recorder.mark(ALL_REDUCE, tickets[1])
     clock.advance(1)
-    recorder.retract()  # another one follows
+    recorder.discard_mark()  # another one follows
     recorder.mark(ALL_REDUCE, tickets[2])
     clock.advance(20)
     recorder.exit(raised=failed)
@@ -122,12 +122,12 @@ def test_a_mark_that_was_no_wait_is_taken_back() -> None:
     clock = FakeClock()
     recorder = Recorder(now_ns=clock)
     recorder.begin_step(0, warmup=False)
-    recorder.retract()  # nothing is marked
+    recorder.discard_mark()  # nothing is marked
     recorder.enter(BACKWARD)
     first = recorder.begin_collective(REDUCE, 1)
     recorder.mark(ALL_REDUCE, first)
     clock.advance(40)  # another model computes
-    recorder.retract()
+    recorder.discard_mark()
     second = recorder.begin_collective(REDUCE, 2)
     recorder.mark(ALL_REDUCE, second)
     clock.advance(3)
@@ -206,7 +206,7 @@ def test_a_shadow_step_sees_nothing() -> None:
     recorder.begin_step(0, warmup=False, shadow=True)
     assert recorder.begin_collective(REDUCE, 1) == -1
     assert recorder.wait(-1) == recorder.resume() == 0
-    recorder.retract()
+    recorder.discard_mark()
     recorder.end_step()
     (record,) = recorder.drain()
     assert record.collectives is None
@@ -239,7 +239,7 @@ def test_a_bucket_that_is_marked_later_leaves_what_a_mark_leaves(moves: list[tup
             if move == "bucket" and later:
                 recorder.mark_tail(recorder.begin_bucket(0, 100, 0, AWAITED))
             elif move == "bucket":
-                recorder.retract()
+                recorder.discard_mark()
                 flags = ASYNCHRONOUS if recorder.timeline.phase == OTHER else AWAITED
                 recorder.mark(ALL_REDUCE, recorder.log_collective(0, 100, 0, flags))
             if move == "bucket":

@@ -81,7 +81,7 @@ def test_the_shortest_of_four_brackets_counts_and_the_others_make_it_shorter_sti
     clock.advance(99 * US)
     pending = anchors.probe()
     assert pending is not None
-    assert [(item.before_ns // US, item.after_ns // US) for item in pending.brackets] == [
+    assert [(item.before_ns // US, item.after_ns // US) for item in pending] == [
         (100, 111), (111, 122), (122, 133), (133, 144)
     ]  # fmt: skip
     # The first event was passed at 109 us, and by the device's clock the second 4 us later. That one was launched at

@@ -13,7 +13,7 @@ from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
 from benchmarks.simulate.device_work import DeviceWork
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.gather.step_writer import StepWriter
-from distprof.record.step.collective_stride import CollectiveStride
+from distprof.record.step.collective_log import CollectiveStride
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
 from distprof.storage.rank_stream import StreamWriter, read_stream

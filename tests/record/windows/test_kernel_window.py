@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import PHASE_CODE, Phase
@@ -17,8 +21,8 @@ from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.windows.rank_windows import LevelWindow
 from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.record.step.recorder import Recorder
-from distprof.record.windows import kernel_window, trace_ranges
-from distprof.record.windows.kernel_window import KernelWindow
+from distprof.record.windows import kernel_window
+from distprof.record.windows.kernel_window import KernelWindow, TraceRanges
 from distprof.storage.run_folder import kernel_path
 from tests.fakes import FakeAnnotation
 
@@ -33,7 +37,7 @@ PROFILE = ProfileConfig(
 @pytest.fixture
 def annotations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     FakeAnnotation.log, FakeAnnotation.open = [], []
-    monkeypatch.setattr(trace_ranges, "record_function", FakeAnnotation)
+    monkeypatch.setattr(kernel_window, "record_function", FakeAnnotation)
     return FakeAnnotation.log
 
 
@@ -199,3 +203,64 @@ def test_a_step_at_level_phases_does_not_know_of_windows() -> None:
 
 
 # A device
+
+
+FORWARD, BACKWARD, ALL_REDUCE = (PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.ALL_REDUCE))
+
+
+class FakeRanges:
+    """Whoever showed the ranges before."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.seen.append((name, arguments))
+
+
+def test_phases_and_marks_are_annotations_inside_the_step(annotations: list[str]) -> None:
+    outer = FakeRanges()
+    recorder = Recorder(ranges=TraceRanges(outer))
+    recorder.begin_step(7, warmup=False)
+    recorder.enter(BACKWARD)
+    recorder.mark(ALL_REDUCE)
+    recorder.resume()
+    recorder.mark(ALL_REDUCE)
+    recorder.exit()
+    recorder.enter(FORWARD)
+    recorder.end_step()  # as after an exception: the phase is still open
+    step, backward, reduce = "ProfilerStep#7", "distprof.backward", "distprof.all_reduce"
+    assert annotations == [
+        step, backward, reduce, f"/{reduce}", reduce, f"/{reduce}", f"/{backward}", "distprof.forward",
+        "/distprof.forward", f"/{step}",
+    ]  # fmt: skip
+    assert outer.seen == [
+        ("step", (7,)), ("enter", (BACKWARD,)), ("begin_mark", (ALL_REDUCE,)), ("end_mark", ()),
+        ("begin_mark", (ALL_REDUCE,)), ("exit", ()), ("enter", (FORWARD,)), ("error", (FORWARD,)), ("end_step", ()),
+    ]  # fmt: skip
+
+
+def test_a_mark_of_another_thread_has_no_annotation_and_ends_none(annotations: list[str]) -> None:
+    ranges = TraceRanges(None)
+    ranges.step(0)
+    ranges.enter(BACKWARD)
+    ranges.begin_mark(ALL_REDUCE)
+    thread = threading.Thread(target=lambda: (ranges.end_mark(), ranges.begin_mark(ALL_REDUCE)))
+    thread.start()
+    thread.join()
+    ranges.exit()
+    ranges.end_step()
+    assert annotations.count("distprof.all_reduce") == 1 and not FakeAnnotation.open
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=st.lists(st.tuples(st.sampled_from(["enter", "exit", "begin_mark", "end_mark"]), st.integers(0, 7))))
+def test_whatever_is_called_a_step_closes_what_it_opens(annotations: list[str], moves: list[tuple[str, int]]) -> None:
+    annotations.clear()
+    ranges = TraceRanges(None)
+    ranges.step(1)
+    for move, code in moves:
+        getattr(ranges, move)(*([code] if move in ("enter", "begin_mark") else []))
+        assert FakeAnnotation.open[0].name == "ProfilerStep#1"
+    ranges.end_step()
+    assert not FakeAnnotation.open and annotations[-1] == "/ProfilerStep#1"

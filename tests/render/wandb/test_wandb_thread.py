@@ -14,7 +14,7 @@ import pytest
 from distprof.analyze import analyze
 from distprof.config.schema import WandbConfig
 from distprof.facts.run import Run
-from distprof.record.gather import live
+from distprof.record.gather import background_consumer
 from distprof.render.wandb import wandb_thread
 from distprof.render.wandb.wandb_log import WandbLogger
 from distprof.render.wandb.wandb_thread import WandbThread
@@ -91,7 +91,7 @@ def test_fault_31_wherever_wandb_blocks_the_end_of_the_job_is_bounded_and_says_w
     place: str, missed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SilentWandb(place, tmp_path))  # type: ignore[arg-type]
-    for module, name in ((live, "CALL_LIMIT_S"), (wandb_thread, "INIT_GRACE_S")):
+    for module, name in ((background_consumer, "CALL_LIMIT_S"), (wandb_thread, "INIT_GRACE_S")):
         monkeypatch.setattr(module, name, 1.0)
     monkeypatch.setattr(wandb_thread, "FINISH_TIMEOUT_S", 1e6)  # for an upload, and nothing is uploaded here
     note, said = log_whole_run(make_run(num_steps=5), tmp_path)

@@ -1,15 +1,59 @@
-"""The stack of code that never releases Python's lock: written by a handler in C when nobody winds the timer."""
+"""Stacks: of another thread, of an error, and of a thread that never releases Python's lock."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from distprof.record.stalls.lock_watch import watch_lock
+from distprof.facts.stand import MAX_FRAMES
+from distprof.record.stalls.stacks import read_stack, watch_gil
 from distprof.storage.last_state import STACK_SUFFIX, read_last_stack
+
+SECRET = "hunter2"
+
+
+def wait_for(answers: queue.Queue[str], entered: threading.Event, password: str) -> str:
+    entered.set()
+    return answers.get()
+
+
+def dig(depth: int, then: Callable[[], object]) -> None:
+    dig(depth - 1, then) if depth else then()
+
+
+def look_at(depth: int) -> tuple[tuple[str, ...], str | None]:
+    """The stack of a thread that waits in the standard library, so many frames below its begin."""
+    answers: queue.Queue[str] = queue.Queue()
+    entered = threading.Event()
+    thread = threading.Thread(target=dig, args=(depth, lambda: wait_for(answers, entered, SECRET)))
+    thread.start()
+    entered.wait(30)
+    while not (found := read_stack(thread.ident or 0))[0][0].startswith("threading.py"):
+        pass  # it is on its way
+    answers.put("")
+    thread.join(30)
+    return found
+
+
+def test_what_it_waits_in_comes_first_and_its_own_code_is_named() -> None:
+    stack, where = look_at(0)
+    assert where is not None and where.startswith("test_stacks.py:") and where.endswith(" wait_for")
+    assert [frame.split()[1] for frame in stack] == ["wait", "get", "wait_for", "<lambda>", "dig"]
+    assert SECRET not in str(stack) and "/" not in str(stack)
+
+
+def test_a_deep_stack_is_cut() -> None:
+    stack, where = look_at(400)
+    assert len(stack) == MAX_FRAMES and where == stack[2]
+
+
+def test_a_thread_that_has_ended_has_none() -> None:
+    assert read_stack(-1) == ((), None)
 
 
 def hold_lock() -> None:
@@ -30,12 +74,12 @@ def read_handled() -> str:
 
 def test_code_that_holds_the_lock_is_named_and_all_is_put_back(tmp_path: Path) -> None:
     stream, before = tmp_path / "rank-00001.jsonl", read_handled()
-    watch = watch_lock(stream, threading.get_native_id())
+    watch = watch_gil(stream, threading.get_native_id())
     assert watch is not None and read(stream) == ((), None)
     watch.wind(0.01)
     hold_lock()
     stack, where = read(stream)
-    assert where is not None and where.startswith("test_lock_watch.py:") and where.endswith(" hold_lock")
+    assert where is not None and where.startswith("test_stacks.py:") and where.endswith(" hold_lock")
     assert stack[0] == where and stack[1].endswith(test_code_that_holds_the_lock_is_named_and_all_is_put_back.__name__)
     watch.wind(600.0)
     assert read(stream) == ((), None)  # it has passed
@@ -48,7 +92,7 @@ def test_a_signal_that_the_program_handles_is_left_to_it(tmp_path: Path) -> None
     last = signal.SIGRTMAX
     kept = signal.signal(last, lambda number, frame: None)
     try:
-        watch = watch_lock(tmp_path / "rank-00001.jsonl", threading.get_native_id())
+        watch = watch_gil(tmp_path / "rank-00001.jsonl", threading.get_native_id())
         assert watch is not None and watch.number != last
         watch.close()
         assert callable(signal.getsignal(last))

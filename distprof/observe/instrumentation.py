@@ -1,6 +1,4 @@
-"""The border between distprof and the script: a call of torch is surrounded by what looks at it, and nothing of that
-ever reaches the script.
-"""
+"""Calls of torch are surrounded by what looks at them, and nothing of that ever reaches the script."""
 
 from __future__ import annotations
 
@@ -13,41 +11,41 @@ from threading import get_ident
 from time import monotonic_ns as now_ns
 from typing import Any, Protocol
 
-from distprof.compiling import is_compiling, leave_to_python, remind_compiler, tell_compiler
-from distprof.errors import describe_error
-from distprof.observe.reporting import Reporting
-from distprof.signatures import Misfit, require_fit
+from distprof.compiling import is_compiling, remind_compiler, skip_compile, update_compiler
+from distprof.error_boundary import ErrorBoundary
+from distprof.observe.observer_target import ObserverTarget
+from distprof.patching import replace, require_fit
 
-_OFF = 1 << 40
+_CLOSED = 1 << 40
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
 
 
 class Leave(Protocol):
-    """Is told that a call is over, and whether it has raised."""
+    """Called when a call is over."""
 
     def __call__(self, *, raised: bool) -> None: ...
 
 
-class Gate:
+class ReentrancyGuard:
     """Whether a call is looked at: of the training thread, in this process, and no part of one that is looked at."""
 
     def __init__(self) -> None:
-        """Open to the thread that first runs a model."""
+        """Lets the thread in that first runs a model."""
         self.inside = 0
         """Above 0: calls are not looked at."""
         self.thread: int | None = None
         """The training thread."""
-        self.part: Recognition | None = None
+        self.part: Instrumentation | None = None
         """What recognised the call that is looked at, or the last one."""
         self._main = threading.main_thread().ident
-        _gates.add(self)
+        _guards.add(self)
 
     def admits(self, *, trains: bool = False) -> bool:
         """Whether a call is looked at.
 
         Args:
-            trains: Only training makes such calls: the first of them tells which thread that is.
+            trains: Only training makes such calls: the first of them shows which thread that is.
         """
         if self.inside:
             return False
@@ -56,7 +54,7 @@ class Gate:
             self.thread = thread
         return thread == (self._main if self.thread is None else self.thread)
 
-    def open_up(self, part: Recognition) -> bool:
+    def open_up(self, part: Instrumentation) -> bool:
         """Looks at the calls inside the one that is looked at, instead of that one, if this part recognised it; returns
         whether it did."""
         if self.inside != 1 or self.part is not part or self.thread != get_ident():
@@ -66,29 +64,19 @@ class Gate:
 
     def close(self) -> None:
         """Looks at nothing any more."""
-        self.inside = _OFF
+        self.inside = _CLOSED
 
 
-class Recognition:
-    """One thing that is recognised. The first error in it ends it, and is noted."""
+class Instrumentation(ErrorBoundary):
+    """One thing that is recognised, such as backward. The first error in it ends it, and is noted."""
 
-    def __init__(self, name: str, session: Reporting) -> None:
-        """On until it fails."""
-        self.name, self.session = name, session
-        self.on = True
-
-    def run(self, action: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Calls an action of distprof, and adds what that takes. None if it fails, or has failed before."""
-        if not self.on:
-            return None
-        begin_ns = now_ns()
-        try:
-            return action(*args, **options)
-        except Exception as error:  # never the script's: whatever it is, training goes on
-            self.fail(error)
-            return None
-        finally:
-            self.session.own_ns += now_ns() - begin_ns
+    def __init__(self, name: str, target: ObserverTarget) -> None:
+        """Args:
+        name: What is recognised, with its verb: ``backward is``.
+        target: Learns what is found, and what finding it takes.
+        """
+        super().__init__(f"{name} not recognised from some step on", target.note)
+        self.name, self.target = name, target
 
     def replace(
         self,
@@ -101,22 +89,19 @@ class Recognition:
         """As `Patches.replace`. What this torch has otherwise than is known is left alone, which is noted.
 
         Args:
-            patches: Does it.
+            patches: Puts it back in the end.
             places: The modules or classes that have it.
             name: Of the function.
             make: Makes what takes its place.
             reads: The names of the arguments that are read, by position.
         """
-        try:
+        with ErrorBoundary(f"{self.name} not recognised everywhere", self.target.note):
             require_fit(places[0], name, reads)
-        except Misfit as misfit:
-            self.session.note(f"{self.name} not recognised everywhere: {misfit}")
-        else:
-            self.run(patches.replace, places, name, make)
+            patches.replace(places, name, make)
 
     def shield(self, hook: Callable[..., None]) -> Callable[..., None]:
         """A hook that never raises, and that `torch.compile` leaves alone."""
-        session = self.session
+        target = self.target
 
         def shielded(*args: Any) -> None:
             if is_compiling() or not self.on:
@@ -124,27 +109,18 @@ class Recognition:
             begin_ns = now_ns()
             try:
                 hook(*args)
-            except Exception as error:
+            except Exception as error:  # flat: called twice in every step of every optimizer
                 self.fail(error)
-            session.own_ns += now_ns() - begin_ns
+            target.own_ns += now_ns() - begin_ns
 
-        leave_to_python(shielded, wholly=True)
+        skip_compile(shielded, wholly=True)
         return shielded
-
-    def fail(self, error: Exception) -> None:
-        """Gives the part up."""
-        self.on = False
-        try:
-            self.session.note(f"{self.name} not recognised from some step on: {describe_error(error)}")
-        except Exception:  # the note is lost too
-            return
 
 
 class Patches:
     """Replaced attributes of torch's modules and classes, put back in the end."""
 
     def __init__(self) -> None:
-        """Nothing is replaced yet."""
         self._undo: list[Callable[[], None]] = []
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
@@ -156,26 +132,25 @@ class Patches:
         """
         original = getattr(places[0], name)
         new = make(original)
-        for place in places:
-            if getattr(place, name, None) is original:
-                setattr(place, name, new)
-                self._undo.append(functools.partial(_put_back, place, name, original, new))
-                self._replaced.append((place, name, original, new))
+        self._undo.append(replace(places, name, new))
+        self._replaced += [(place, name, original, new) for place in places if vars(place).get(name) is new]
 
     def add(self, undo: Callable[[], None]) -> None:
         """Has something else undone in the end."""
         self._undo.append(undo)
 
-    def tell_compiler(self) -> None:
+    def update_compiler(self) -> None:
         """Has `torch.compile` know what is replaced."""
         there = [each for each in self._replaced if vars(each[0]).get(each[1]) is each[3]]
+        # dynamo's table is made of what stands in torch's modules while it is made: the originals, for that long.
         for place, name, original, _ in there:
             setattr(place, name, original)
         try:
-            tell_compiler((original, new) for _, _, original, new in there)
+            update_compiler((original, new) for _, _, original, new in there)
         finally:
             for place, name, original, new in there:
-                _put_back(place, name, new, original)
+                if vars(place).get(name) is original:
+                    setattr(place, name, new)
 
     def undo(self) -> None:
         """Puts everything back, the newest first. What somebody has wrapped since stays, and does nothing."""
@@ -188,8 +163,8 @@ class Patches:
 
 def surround(
     original: Callable[..., Any],
-    gate: Gate,
-    part: Recognition,
+    guard: ReentrancyGuard,
+    part: Instrumentation,
     *,
     before: Callable[[Arguments, Options], bool | None],
     after: Callable[[Arguments, Any], None] | None = None,
@@ -200,45 +175,45 @@ def surround(
 
     A step's own work has driven distprof out of the processor's caches whenever one of these calls comes, and each
     further function that is entered then takes microseconds. So this one calls ``before``, ``leave`` and ``after``
-    without anything in between, although `Recognition.run` says the same in fewer lines.
+    without anything in between, although `ErrorBoundary.run` says the same in fewer lines.
 
     Args:
         original: What it does.
-        gate: Closed while it runs.
+        guard: Closed while it runs.
         part: Runs the rest.
         before: Gets the arguments; returns whether ``leave`` is to be called afterwards. None: this call is not looked
             at after all.
         after: Gets the arguments and the result; not called if there is none.
         leave: Gets whether the function has raised.
-        trains: As for `Gate.admits`.
+        trains: As for `ReentrancyGuard.admits`.
     """
-    session = part.session
+    target = part.target
 
     @functools.wraps(original)
     def watched(*args: Any, **options: Any) -> Any:
-        if is_compiling() or gate.inside or not part.on:
+        if is_compiling() or guard.inside or not part.on:
             return original(*args, **options)
         begin_ns, entered = now_ns(), None
         try:
-            if gate.thread == get_ident() or gate.admits(trains=trains):
+            if guard.thread == get_ident() or guard.admits(trains=trains):
                 entered = before(args, options)
-        except Exception as error:
+        except Exception as error:  # flat: see above
             part.fail(error)
-        session.own_ns += now_ns() - begin_ns
+        target.own_ns += now_ns() - begin_ns
         if entered is None:
             return original(*args, **options)
-        gate.inside, gate.part = gate.inside + 1, part
+        guard.inside, guard.part = guard.inside + 1, part
         try:
             result = original(*args, **options)
         except BaseException:
-            if gate.inside:
-                gate.inside -= 1
+            if guard.inside:
+                guard.inside -= 1
                 if entered:
                     part.run(leave, raised=True)
             raise
-        if not gate.inside:  # it has been opened up
+        if not guard.inside:  # it has been opened up
             return result
-        gate.inside -= 1
+        guard.inside -= 1
         if part.on:
             begin_ns = now_ns()
             try:
@@ -246,31 +221,25 @@ def surround(
                     leave(raised=False)
                 if after is not None:
                     after(args, result)
-            except Exception as error:
+            except Exception as error:  # flat: see above
                 part.fail(error)
-            session.own_ns += now_ns() - begin_ns
+            target.own_ns += now_ns() - begin_ns
         return result
 
-    leave_to_python(watched)
+    skip_compile(watched)
     for ours in (before, after, leave):
         if ours is not None:
-            leave_to_python(ours, wholly=True)
+            skip_compile(ours, wholly=True)
     return watched
 
 
-def _put_back(place: Any, name: str, original: Any, new: Any) -> None:
-    if vars(place).get(name) is new:
-        setattr(place, name, original)
-
-
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_guards: weakref.WeakSet[ReentrancyGuard] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    for gate in list(_gates):
-        gate.close()
+    for guard in list(_guards):
+        guard.close()
 
 
 os.register_at_fork(after_in_child=_close_all)  # a worker of a DataLoader is no rank
-leave_to_python(Gate.admits, wholly=True)
-leave_to_python(Recognition.run, wholly=True)
+skip_compile(ReentrancyGuard.admits, wholly=True)

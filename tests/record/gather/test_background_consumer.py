@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import ROW_WIDTH, FloatArray
-from distprof.record.gather import live
-from distprof.record.gather.live import Listener
+from distprof.record.gather import background_consumer
+from distprof.record.gather.background_consumer import BackgroundConsumer
 
 
 def rows(number: int) -> FloatArray:
@@ -18,10 +18,10 @@ def rows(number: int) -> FloatArray:
 
 def test_it_gets_everything_in_order_and_then_the_last_call() -> None:
     log: list[object] = []
-    listener = Listener(lambda: lambda told: log.append(told.shape[1]), what="a test", failed=log.append)
+    listener = BackgroundConsumer(lambda: lambda told: log.append(told.shape[1]), what="a test", failed=log.append)
     listener.start()
     for number in (1, 2, 3):
-        listener.tell(rows(number))
+        listener.enqueue(rows(number))
     assert listener.finish(lambda: log.append("last"), lambda: log.append("very last"), limit_s=60)
     assert log == [1, 2, 3, "last", "very last"] and listener.missed_steps == 0
 
@@ -34,29 +34,29 @@ def test_fault_31_one_that_never_comes_back_is_not_waited_for_and_what_it_missed
             stuck.set()
             free.wait()
 
-    listener = Listener(lambda: take, what="a test", failed=log.append, now_s=lambda: now_s[0])
+    listener = BackgroundConsumer(lambda: take, what="a test", failed=log.append, now_s=lambda: now_s[0])
     listener.start()
-    listener.tell(rows(1))
-    listener.tell(rows(2))
+    listener.enqueue(rows(1))
+    listener.enqueue(rows(2))
     assert stuck.wait(60)
-    listener.tell(rows(4))
-    now_s[0] = live.CALL_LIMIT_S + 1  # known to be stuck by then
+    listener.enqueue(rows(4))
+    now_s[0] = background_consumer.CALL_LIMIT_S + 1  # known to be stuck by then
     assert not listener.finish(lambda: log.append("last"), limit_s=1e9)
     assert listener.missed_steps == 6 and log == []
     free.set()
 
 
 def test_what_there_is_no_room_for_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MAX_QUEUED_BYTES", rows(5).nbytes)
+    monkeypatch.setattr(background_consumer, "MAX_QUEUED_BYTES", rows(5).nbytes)
     free, got = threading.Event(), list[int]()
 
     def begin() -> object:
         free.wait()
         return lambda told: got.append(told.shape[1])
 
-    listener = Listener(begin, what="a test", failed=print)  # type: ignore[arg-type]
+    listener = BackgroundConsumer(begin, what="a test", failed=print)  # type: ignore[arg-type]
     for number in (4, 2, 1):
-        listener.tell(rows(number))
+        listener.enqueue(rows(number))
     listener.start()
     free.set()
     assert listener.finish(limit_s=60)
@@ -69,9 +69,9 @@ def test_what_it_raises_is_told_and_the_next_steps_come_all_the_same() -> None:
     def take(told: FloatArray) -> None:
         log.append(str(1 // (told.shape[1] - 1)))
 
-    listener = Listener(lambda: take, what="a test", failed=log.append)
-    listener.tell(rows(1))
-    listener.tell(rows(2))
+    listener = BackgroundConsumer(lambda: take, what="a test", failed=log.append)
+    listener.enqueue(rows(1))
+    listener.enqueue(rows(2))
     listener.start()
     assert listener.finish(limit_s=60)
     assert log == ["a test stopped: ZeroDivisionError: integer division or modulo by zero", "1"]
@@ -79,7 +79,7 @@ def test_what_it_raises_is_told_and_the_next_steps_come_all_the_same() -> None:
 
 
 def test_who_wants_no_steps_misses_none() -> None:
-    listener = Listener(lambda: None, what="a test", failed=print)
-    listener.tell(rows(3))
+    listener = BackgroundConsumer(lambda: None, what="a test", failed=print)
+    listener.enqueue(rows(3))
     listener.start()
     assert listener.finish(limit_s=60) and listener.missed_steps == 0

@@ -1,12 +1,12 @@
-"""What is told about the loop. Implemented by `distprof.profiler.session.session.Session`."""
+"""What learns what is found in a training loop. Implemented by `distprof.profiler.session.session.Session`."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 
-class Reporting(Protocol):
-    """Receives steps, phases and stretches as they are found. Nothing here raises into training."""
+class ObserverTarget(Protocol):
+    """Receives steps, phases and stretches as they are found. No method raises into training."""
 
     own_ns: int
     """How long distprof's own part of watched calls has taken since the last step ended, host clock."""

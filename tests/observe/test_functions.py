@@ -14,7 +14,7 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader
 
 from distprof.observe.finder import Finder
-from distprof.observe.processes import STARTED
+from distprof.observe.functions import STARTED
 from tests.observe.told import Told
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.facts.stand import Message
-from distprof.record.stalls.messages import find_message, read_message
+from distprof.record.stalls.rank_state import parse_message, read_message
 
 
 @pytest.mark.parametrize(("call", "inner", "kind"), [(dist.send, "isend", "send"), (dist.recv, "irecv", "recv")])
@@ -47,7 +47,7 @@ def test_a_blocked_call_tells_its_peer(
 
 def test_a_message_of_nccl_is_in_the_ring() -> None:
     entry = {"profiling_name": "nccl:send 0->1"}
-    assert find_message(entry, None) == Message(kind="send", peer=1)
-    assert find_message(entry, (4, 6)) == Message(kind="send", peer=6)
-    assert find_message(entry, (4,)) == Message(kind="send", peer=None)
-    assert find_message({"profiling_name": "nccl:coalesced"}, None) is None
+    assert parse_message(entry, None) == Message(kind="send", peer=1)
+    assert parse_message(entry, (4, 6)) == Message(kind="send", peer=6)
+    assert parse_message(entry, (4,)) == Message(kind="send", peer=None)
+    assert parse_message({"profiling_name": "nccl:coalesced"}, None) is None

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from distprof.observe.finder import Finder
+from distprof.patching import Misfit, require_fit
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.step.recorder import Recorder
-from distprof.signatures import Misfit, require_fit
 from tests.observe.told import Told
 
 READS = {0: "tensor", 2: "group"}

@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice
 from distprof.facts.run import LinkReading
-from distprof.record.hosts import device_link_probe
-from distprof.record.hosts.device_link_probe import (
-    LARGE_BYTES,
+from distprof.record.hosts import link_probe
+from distprof.record.hosts.link_probe import (
+    DEVICE_LARGE_BYTES,
+    DEVICE_SMALL_BYTES,
     LARGE_ROUNDS,
-    SMALL_BYTES,
     SMALL_ROUNDS,
     probe_device_links,
 )
@@ -69,20 +69,20 @@ def repeat(small_ms: float, *large_ms: float) -> Iterator[float]:
 
 def probe_pairs(world: World, seen: str) -> None:
     group, sent = dist.new_group(backend="gloo"), []
-    exchange = device_link_probe._exchange
-    device_link_probe._exchange = lambda out, into, peer: sent.append(out.nbytes) or exchange(out, into, peer)  # type: ignore
+    exchange = link_probe._exchange
+    link_probe._exchange = lambda out, into, peer: sent.append(out.nbytes) or exchange(out, into, peer)  # type: ignore
     # Three hosts, the middle one of two ranks: each takes part with one. Far ranks measure more, because they wait.
     took = repeat(1, 7, 2, 3) if world.rank == 0 else repeat(4, 9, 9, 9)
     found = probe("abbc"[world.rank], took, group=group)
-    speed = pytest.approx(LARGE_BYTES / 2e-3)
+    speed = pytest.approx(DEVICE_LARGE_BYTES / 2e-3)
     assert found == [LinkReading(rank=far, bytes_per_s=speed, network="gloo") for far in (1, 3)]
-    assert (max(sent, default=0) == LARGE_BYTES) is (world.rank != 2)
+    assert (max(sent, default=0) == DEVICE_LARGE_BYTES) is (world.rank != 2)
     sent.clear()
     # Two hosts of two ranks: side by side, and the slower pair sets the pace of both.
     took = repeat(5 + world.rank % 2)
     (both,) = probe("aabb"[world.rank], took, group=group)
-    assert both == LinkReading(rank=2, bytes_per_s=pytest.approx(2 * SMALL_BYTES / 6e-3), network="gloo")
-    assert max(sent) == SMALL_BYTES  # a slow link is not burdened with the large message
+    assert both == LinkReading(rank=2, bytes_per_s=pytest.approx(2 * DEVICE_SMALL_BYTES / 6e-3), network="gloo")
+    assert max(sent) == DEVICE_SMALL_BYTES  # a slow link is not burdened with the large message
     sent.clear()
     assert probe("a", repeat(1), group=group) == [] and not sent  # one host
     # Time is up at the second host; and at the first, of one of two pairs, which says too little.
@@ -100,12 +100,12 @@ def fail_on_rank_2(world: World, group: dist.ProcessGroup) -> None:
     zeros = torch.zeros
 
     def run_out(*size: Any, **options: Any) -> torch.Tensor:
-        if world.rank == 2 and size == (LARGE_BYTES,):
+        if world.rank == 2 and size == (DEVICE_LARGE_BYTES,):
             raise torch.OutOfMemoryError("out of memory")
         return zeros(*size, **options)
 
     torch.zeros = run_out  # type: ignore[assignment]
-    device_link_probe._exchange = lambda *arguments: pytest.fail("a rank has begun")
+    link_probe._exchange = lambda *arguments: pytest.fail("a rank has begun")
     with pytest.raises(RuntimeError, match="rank 2: out of memory"):
         probe("abcd"[world.rank], repeat(1), group=group)
     torch.zeros = zeros

@@ -11,7 +11,7 @@ import torch
 
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASES, ROW_WIDTH, FloatArray
-from distprof.record.step.between import STRETCH_CODE
+from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.step_record import SeenCollective, StepRecord
 
 _FACTS = [

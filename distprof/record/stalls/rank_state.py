@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+from typing import Any, Literal
 
+import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASES
 from distprof.facts.stand import MAX_GROUPS, GroupStand, Message, Pending, Stand
 from distprof.record.collectives.flight_recorder import OWN_GROUP
-from distprof.record.stalls.messages import find_message, read_message
-from distprof.record.stalls.stack import read_stack
+from distprof.record.stalls.stacks import read_stack
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
 
 MAX_MEMBERS = 2048
-"""Of a group told about, unless it has all ranks: the record is one line."""
+"""Of a group that is listed, unless it has all ranks: the record is one line."""
+_IN_RING = re.compile(r"nccl:(send|recv) \d+(?:->|<-)(\d+)")
 
 
-def take_stand(recorder: Recorder, thread: int, *, stalled_s: float | None = None, failed: bool = False) -> Stand:
+def read_rank_state(recorder: Recorder, thread: int, *, stalled_s: float | None = None, failed: bool = False) -> Stand:
     """Where the training thread stands; needs nothing from torch.
 
     Args:
@@ -63,10 +67,10 @@ def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | Non
     """Adds how far the rank is in the collectives of its process groups.
 
     Args:
-        stand: From `take_stand`, for the step that is still open.
+        stand: From `read_rank_state`, for the step that is still open.
         recorder: The rank's.
         ring: From `distprof.record.collectives.flight_recorder.read_ring`. None: nothing is added.
-        broken: The newest collective has failed, which the ring does not tell.
+        broken: The newest collective has failed, which the ring does not show.
     """
     if ring is None:
         return stand
@@ -76,8 +80,8 @@ def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | Non
         if index is not None:
             ring["entries"][index] = {**ring["entries"][index], "retired": False}
     begin_ns = time.time_ns() - time.monotonic_ns() + recorder.timeline.stamps[0] if stand.inside else None
-    told = [item for item in _read_ring(ring, begin_ns) if len(item.ranks or ()) <= MAX_MEMBERS]
-    groups = sorted(told, key=lambda item: item.pending is None)
+    known = [item for item in _read_ring(ring, begin_ns) if len(item.ranks or ()) <= MAX_MEMBERS]
+    groups = sorted(known, key=lambda item: item.pending is None)
     message = stand.message or _find_pending_message(ring)
     return dataclasses.replace(stand, source="ring", groups=tuple(groups[:MAX_GROUPS]), message=message)
 
@@ -87,7 +91,7 @@ def _find_pending_message(ring: Mapping[str, Any]) -> Message | None:
     for entry in ring["entries"]:
         if entry.get("is_p2p") and entry.get("retired") is False:
             group = entry.get("process_group") or ("",)
-            return find_message(entry, ranks.get(str(group[0])))
+            return parse_message(entry, ranks.get(str(group[0])))
     return None
 
 
@@ -147,3 +151,57 @@ def _read_members() -> dict[str, tuple[int, ...] | None]:
         }
     except (AttributeError, KeyError, RuntimeError, ValueError):  # another torch, or the group is gone
         return {}
+
+
+def read_message(thread: int) -> Message | None:
+    """The blocking ``send`` or ``recv`` that a thread is in: gloo's are in no ring of torch. None: it is in none.
+
+    Args:
+        thread: Its identifier, of another thread than the caller's.
+    """
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if (kind := _CALLS.get(frame.f_code)) is not None:
+            return Message(kind=kind, peer=_read_peer(frame, "dst" if kind == "send" else "src"))
+        frame = frame.f_back
+    return None
+
+
+def parse_message(entry: Mapping[str, Any], ranks: tuple[int, ...] | None) -> Message | None:
+    """A message of NCCL, from its entry in the Flight Recorder.
+
+    Args:
+        entry: Of the ring.
+        ranks: Global ranks of its process group. None: all.
+    """
+    found = _IN_RING.match(str(entry.get("profiling_name")))
+    if found is None:
+        return None
+    peer = int(found[2])
+    if ranks is not None:
+        peer = ranks[peer] if peer < len(ranks) else -1
+    return Message(kind="send" if found[1] == "send" else "recv", peer=peer if peer >= 0 else None)
+
+
+def _read_peer(frame: FrameType, name: str) -> int | None:
+    """One argument, and no other: the peer's global rank."""
+    peer = frame.f_locals.get(name)
+    if type(peer) is int:
+        return peer
+    peer, group = frame.f_locals.get(f"group_{name}"), frame.f_locals.get("group")  # within that group
+    if type(peer) is not int:
+        return None
+    try:
+        return peer if group is None else int(dist.get_global_rank(group, peer))
+    except (RuntimeError, ValueError):  # the group is gone
+        return None
+
+
+def _find_code(function: Callable[..., Any]) -> CodeType:
+    """Of a function of torch, without what logs its calls."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        function = inner
+    return function.__code__
+
+
+_CALLS: dict[CodeType, Literal["send", "recv"]] = {_find_code(dist.send): "send", _find_code(dist.recv): "recv"}

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from distprof.facts.hardware import find_peak
-from distprof.record.device import snapshot as module
-from distprof.record.device.snapshot import take_snapshot
+from distprof.record.device import rank_info as module
+from distprof.record.device.rank_info import take_snapshot
 
 
 class NvmlError(Exception):

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from distprof.facts.run import COLUMN, PHASES, Segments
-from distprof.record.step.rows import pack_row, read_memory
 from distprof.record.step.step_record import SeenCollective, StepRecord
+from distprof.record.step.step_row import pack_row, read_memory
 
 
 def make_record(**changes: object) -> StepRecord:
