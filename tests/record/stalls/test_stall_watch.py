@@ -24,7 +24,7 @@ from distprof.record.stalls.rank_state import add_progress, read_rank_state
 from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, Peers, StallWatch, read_timeout_s
 from distprof.record.step.stretches import StretchContext
 from distprof.render.sections.ends import describe_ends
-from distprof.storage.last_position import drop_place, open_place
+from distprof.storage.last_state import drop_place, open_place
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from tests.factories import make_run
 from tests.record.gather.test_step_writer import make_step_writer, record
