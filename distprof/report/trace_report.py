@@ -83,6 +83,9 @@ class RangeReport:
     """Far below 1: the host was busy or waiting; far above 1: the device worked long after the range was closed."""
     host_share_ratio: float | None
     """Share of the host's step time. None: no steps are known, or it was open longer than all of them together."""
+    host_share_with_warmup_ratio: float | None
+    """The same as a table of all instances has it, with warm-up in both the range and the steps. None: no instance ran
+    in warm-up, or such a table would have no share either."""
     gpu_share_ratio: float | None
     """Share of the GPU time of everything launched in the steps."""
     open_count: int

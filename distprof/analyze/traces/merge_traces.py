@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from distprof.analyze.traces.findings import find_findings
-from distprof.analyze.traces.findings.traced_time import fits_steps, measure_busy_ns, sum_steps_ns
+from distprof.analyze.traces.findings.evidence import fits_steps, measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.analyze.traces.findings.rules import find_findings
 from distprof.analyze.traces.traced_modules import report_traced_modules
 from distprof.analyze.traces.window_check import check_window
 from distprof.facts.run import Run
@@ -123,13 +123,18 @@ def _merge_ranges(run: Run) -> list[RangeReport]:
     for item in run.activity:
         for part in item.ranges:
             merged[shorten(part.domain), shorten(part.name)].append((item, part))
-    steps_ns = {item.rank: sum_steps_ns(run, item) for item in run.activity}
-    found = [_merge_range(key, parts, steps_ns) for key, parts in merged.items()]
+    steps_ns, all_steps_ns = (
+        {item.rank: measure(run, item) for item in run.activity} for measure in (sum_steps_ns, sum_all_steps_ns)
+    )
+    found = [_merge_range(key, parts, steps_ns, all_steps_ns) for key, parts in merged.items()]
     return sorted(found, key=lambda part: (-part.host_ns, part.domain, part.name))
 
 
 def _merge_range(
-    key: tuple[str, str], parts: Sequence[tuple[TraceSummary, RangeTotal]], steps_ns: Mapping[int, float | None]
+    key: tuple[str, str],
+    parts: Sequence[tuple[TraceSummary, RangeTotal]],
+    steps_ns: Mapping[int, float | None],
+    all_steps_ns: Mapping[int, float | None],
 ) -> RangeReport:
     host_ns = sum(part.host_ns for _, part in parts)
     on_device = [(item, part, part.gpu_ns) for item, part in parts if part.gpu_ns is not None]
@@ -149,11 +154,25 @@ def _merge_range(
         gpu_exclusive_ns=sum(exclusive) if exclusive else None,
         gpu_over_host_ratio=_divide_or_none(gpu_ns, sum(part.host_ns for _, part, _ in on_device)),
         host_share_ratio=_divide_or_none(host_ns, sum(known_ns)) if within else None,
+        host_share_with_warmup_ratio=_divide_whole(parts, all_steps_ns) if within else None,
         gpu_share_ratio=_divide_or_none(gpu_ns, busy_ns) if gpu_ns <= busy_ns else None,  # some ran after the steps
         open_count=sum(part.open_count for _, part in parts),
         warmup_count=sum(part.warmup_count for _, part in parts),
         outside_count=sum(part.outside_count for _, part in parts),
     )
+
+
+def _divide_whole(
+    parts: Sequence[tuple[TraceSummary, RangeTotal]], all_steps_ns: Mapping[int, float | None]
+) -> float | None:
+    """A range's share of the steps, warm-up included in both."""
+    host_ns = sum(part.host_ns + part.warmup_host_ns for _, part in parts)
+    count = sum(part.count + part.warmup_count for _, part in parts)
+    ranks = {item.rank for item, _ in parts}
+    known_ns = [ns for rank in ranks if (ns := all_steps_ns[rank]) is not None]
+    warmed = any(part.warmup_count for _, part in parts)
+    within = len(known_ns) == len(ranks) and fits_steps(host_ns * len(ranks), count, sum(known_ns))
+    return _divide_or_none(host_ns, sum(known_ns)) if warmed and within else None
 
 
 def shorten(name: str) -> str:
