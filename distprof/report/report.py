@@ -13,7 +13,7 @@ from typing import Any, Literal
 from distprof.facts.presence import LastWrite
 from distprof.report.bandwidth_report import BandwidthReport
 from distprof.report.device_clock_report import DeviceClockReport
-from distprof.report.forecast_report import ForecastReport
+from distprof.report.forecast_report import Forecast
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.overhead_report import OverheadReport
@@ -265,8 +265,8 @@ class Report:
     bandwidths: tuple[BandwidthReport, ...]
     """How fast collectives move data. Empty if none was timed on a device."""
     what_if: tuple[WhatIf, ...]
-    forecasts: ForecastReport | None
-    """What other settings would do. None: nothing to replay, or the job has none of those settings."""
+    forecasts: tuple[Forecast, ...]
+    """What other settings would do. Empty: nothing to replay, or the job has none of those settings."""
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""

@@ -12,7 +12,6 @@ from distprof.report.forecast_report import ChangedSetting
 from distprof.report.sweep_report import SweepRatio
 
 SETTINGS = {
-    "strategy.bucket_mb": ChangedSetting.BUCKET_MB,
     "train.grad_accum": ChangedSetting.GRAD_ACCUM,
     "strategy.reshard_after_forward": ChangedSetting.RESHARD_AFTER_FORWARD,
 }
@@ -38,13 +37,11 @@ def foretell_values(
     cycles = find_cycles(measured_steps, headline)
     if find_shortage(measured_steps, cycles):
         return {}
-    sizes_mb = tuple(value for setting, value in wanted if setting is ChangedSetting.BUCKET_MB and value)
-    report = report_forecasts(measured_steps, cycles, step_ns=None, tokens_per_s=None, sizes_mb=sizes_mb)
     return {
         wanted[item.setting, item.value]: SweepRatio(
             value=1 - item.saved_ratio.value, low=1 - item.saved_ratio.high, high=1 - item.saved_ratio.low
         )
-        for item in (() if report is None else report.forecasts)
+        for item in report_forecasts(measured_steps, cycles, step_ns=None, tokens_per_s=None)
         if (item.setting, item.value) in wanted
     }
 

@@ -163,7 +163,7 @@ def test_a_range_that_outlasts_the_steps_has_no_share_of_them() -> None:
 def test_what_counting_warmup_would_do_to_a_share(warmup_ms: int, counted: float | None, sentence: str | None) -> None:
     """A step of warm-up of 100 ms, two measured ones: 300 ms. Attention: 30 ms measured, the rest in warm-up.
 
-    By less than 5 points, as in the second case, is too little to be worth a sentence, and hours are no share of the steps.
+    Less than 5 points, as in the second case, are too little to be worth a sentence; hours are no share of the steps.
     """
     ranges = (make_range("attention", 30, 30, warmup_count=1, warmup_host_ns=warmup_ms * MS),)
     report = analyze(make_traced(make_rank(ranges=ranges)))
