@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from distprof.report.module_report import ModuleFlops
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

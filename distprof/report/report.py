@@ -11,15 +11,72 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.presence import LastWrite
-from distprof.report.bandwidth_report import BandwidthReport
-from distprof.report.device_clock_report import DeviceClockReport
-from distprof.report.forecast_report import Forecast
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
-from distprof.report.overhead_report import OverheadReport
-from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
-from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
+from distprof.report.wait_report import (
+    Causes,
+    ClockReport,
+    Forecast,
+    OverheadReport,
+    Spread,
+    Stall,
+    Verdict,
+    WaitReport,
+    WhatIf,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClockReport:
+    """A rank's device clock compared with its host's, and with rank 0's host clock."""
+
+    rank: int
+    anchors: int
+    """Readings of both clocks that are used. 0: times of this device are not compared with others."""
+    anchors_left_out: int
+    """Readings that contradict the others."""
+    drift_ratio: float | None
+    """How much faster it runs than its host's clock. None: fewer than two anchors."""
+    host_bound_ns: float | None
+    """How wrong a time of the device, on the clock of its own host, can be at most in this run. None: no anchors."""
+    bound_ns: float | None
+    """The same on rank 0's host clock: the bound of the hosts' clocks is added, and ``end_gap_ns`` takes its place
+    where it disagrees. None: not known, also because the hosts' clocks were not compared."""
+    against: int | None
+    """The lower rank that it was checked against, by the ends of common collectives. None: not checked."""
+    end_gap_ns: float | None
+    """Median of its ends less the other rank's; nearly 0 if the clocks are right."""
+    agrees: bool | None
+    """Whether that gap is within both ranks' bounds and the skew of such ends, 20 us."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthReport:
+    """Collectives of one kind and size in one process group, on the device clock; bandwidth as nccl-tests define it."""
+
+    group: str
+    kind: str
+    least_bytes: int | None
+    """The whole buffer. It differs from ``most_bytes`` only where a group moves so many sizes that they share rows by
+    powers of two. None, like the next: not known on some rank."""
+    most_bytes: int | None
+    num_ranks: int
+    """Of the group, present or not."""
+    hosts: tuple[str, ...]
+    """Where the members are that have facts."""
+    count: int
+    """Collectives whose transfer is known; 0: nothing below is."""
+    transfer_ns: float | None
+    """Median. Of each, the time of the member that took the shortest, because it came last. None, here and below: ends
+    were not seen, members are missing, or not all members stay until the end, as those of a broadcast do not."""
+    algorithm_bytes_per_s: float | None
+    """Bytes over transfer, median."""
+    bus_bytes_per_s: float | None
+    """``algorithm_bytes_per_s`` times what of the buffer a rank of n sends at best: 2 (n - 1) / n for an all-reduce,
+    (n - 1) / n for a gather, scatter or exchange. Comparable with the hardware, whatever n."""
+    members_missing: int
+
 
 SCHEMA = "distprof.report/1"
 

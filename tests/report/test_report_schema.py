@@ -18,16 +18,14 @@ import pytest
 
 from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.summary.between import PARTS as BETWEEN
+from distprof.analyze.summary.phases import PARTS as BETWEEN
 from distprof.facts.presence import LastWrite
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render import finding_texts
 from distprof.render.files.files import describe_plain
 from distprof.report import (
-    bandwidth_report,
     finding_report,
-    forecast_report,
     hang_report,
     job_modules,
     report,
@@ -48,8 +46,6 @@ PARTS = {
     for module in (
         report,
         wait_report,
-        bandwidth_report,
-        forecast_report,
         hang_report,
         trace_report,
         finding_report,

@@ -12,7 +12,7 @@ from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_cloc
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import ClockReading, Run
-from distprof.report.device_clock_report import DeviceClockReport
+from distprof.report.report import DeviceClockReport
 from distprof.report.wait_report import ClockReport
 
 

@@ -12,8 +12,7 @@ from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import estimate
 from distprof.facts.run import CollectiveKind, FloatArray
-from distprof.report.forecast_report import ChangedSetting, Forecast
-from distprof.report.wait_report import Estimate
+from distprof.report.wait_report import ChangedSetting, Estimate, Forecast
 
 ACCUMULATION_FACTORS = (0.5, 2.0, 4.0)
 """Micro-steps that are foretold, over the recorded number."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distprof.render.sections.verdict import show_change
-from distprof.report.forecast_report import ChangedSetting, Forecast
 from distprof.report.report import Report
+from distprof.report.wait_report import ChangedSetting, Forecast
 
 _ASSUMPTIONS = {
     ChangedSetting.GRAD_ACCUM: "micro-steps: each takes as long as a recorded one, and only the last one reduces "

@@ -11,7 +11,7 @@ from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.predict.micro_steps import REPEATED, repeat_computing
 from distprof.facts.run import OWN_PARTS, Run
-from distprof.report.forecast_report import ChangedSetting, Forecast
+from distprof.report.wait_report import ChangedSetting, Forecast
 from tests.analyze.synthetic_cycles import draw_own, make_cycles
 from tests.factories import MS, make_run
 

@@ -24,7 +24,7 @@ from distprof.profiler.budget.overhead_budget import (
 )
 from distprof.profiler.rank.start import start_profiler
 from distprof.record.gather.gather import Exchange
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks

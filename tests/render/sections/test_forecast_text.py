@@ -6,9 +6,8 @@ import dataclasses
 
 from distprof.analyze import analyze
 from distprof.render.sections.forecasts import list_assumptions, list_forecasts
-from distprof.report.forecast_report import ChangedSetting, Forecast
 from distprof.report.report import Report
-from distprof.report.wait_report import Estimate
+from distprof.report.wait_report import ChangedSetting, Estimate, Forecast
 from tests.factories import MS, make_run
 
 
