@@ -88,6 +88,7 @@ class NotChecked:
     """A rule that lacked its data."""
 
     rule: str
+    """Name of the rule, as the table in docs/findings.md has it."""
     lack: Lack
     share_ratio: float | None = None
     """How much of the time is in doubt. None: the reason has no such number."""
