@@ -8,7 +8,6 @@ from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
-from benchmarks.buckets import add_buckets, run_buckets
 from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.live.live_command import add_live, run_live
@@ -29,7 +28,6 @@ RUNNERS = {
     "traces": run_traces,
     "tables": run_nsys_tables,
     "fuzz": run_fuzz,
-    "buckets": run_buckets,
     "modules": run_modules,
     "long": run_long,
     "attach": run_attach,
@@ -50,7 +48,6 @@ def main(arguments: list[str]) -> int:
     add_traces(subjects)
     add_nsys_tables(subjects)
     add_fuzz(subjects)
-    add_buckets(subjects)
     add_modules(subjects)
     add_long(subjects)
     add_attach(subjects)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import Run
-from distprof.report import report as report_types
+from distprof.render.files.report_schema import describe_schema
 from distprof.storage.run_folder import read_run
 from tests.forked_ranks import fork_alone, fork_ranks
 
@@ -101,8 +101,7 @@ def test_memory_by_kind_is_what_was_predicted_from_the_configuration(job: Job) -
 
 
 def test_the_report_is_valid_and_comes_again_from_the_folder(job: Job) -> None:
-    schema = json.loads(Path(report_types.__file__).with_name("report.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(job.report)
+    jsonschema.Draft202012Validator(describe_schema()).validate(job.report)
     again = fork_alone(["report", "run", "--out", "again"], job.folder.parent)
     assert again.returncode == 0, again.stderr
     assert json.loads((job.folder.parent / "again" / "report.json").read_text()) == job.report

@@ -95,7 +95,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_conf(wheel: dict[str, byt
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"distprof/conf/config.yaml", "distprof/py.typed", "distprof/report/report.schema.json"} <= expected
+    assert {"distprof/conf/config.yaml", "distprof/py.typed"} <= expected
     assert {name for name in wheel if ".dist-info/" not in name} == expected
     assert wheel["distprof/conf/config.yaml"] == (ROOT / "conf/config.yaml").read_bytes()
 

@@ -18,16 +18,13 @@ from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
 from distprof.analyze.stats.overhead import measure_overhead
-from distprof.analyze.summary.bandwidth import report_bandwidths
-from distprof.analyze.summary.between import report_between
-from distprof.analyze.summary.communication import report_communication
+from distprof.analyze.summary.communication import report_bandwidths, report_communication
 from distprof.analyze.summary.coverage import report_coverage
-from distprof.analyze.summary.efficiency import measure_efficiency, report_flops
 from distprof.analyze.summary.hang import find_hang
 from distprof.analyze.summary.headline import report_headline
 from distprof.analyze.summary.modules import report_modules
-from distprof.analyze.summary.phases import report_phases, report_step
-from distprof.analyze.summary.ranks import report_ranks
+from distprof.analyze.summary.phases import report_between, report_phases, report_step
+from distprof.analyze.summary.ranks import measure_efficiency, report_flops, report_ranks
 from distprof.analyze.summary.waits import report_waits
 from distprof.analyze.traces.merge_traces import report_activity
 from distprof.facts.run import Clock, Run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from distprof.analyze import analyze
 from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
+from distprof.render.files.report_schema import describe_schema
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
@@ -50,6 +52,14 @@ job is still running or, in a sweep, did not complete (the report says which), o
 DEFAULT_OUT = Path("distprof-report")
 
 
+class _ShowSchema(argparse.Action):
+    """Prints the schema of ``report.json`` and exits, as ``--help`` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(json.dumps(describe_schema(), indent=2))
+        parser.exit()
+
+
 def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
     """Adds the verb to the command line."""
     report = verbs.add_parser(
@@ -63,6 +73,9 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
         "--out", type=Path, metavar="FOLDER",
         help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
+    report.add_argument(
+        "--schema", action=_ShowSchema, nargs=0, help="print the JSON schema of report.json, and do nothing else"
+    )
     report.add_argument("--no-write", action="store_true", help="show the report, and write no files")
     report.add_argument("--width", type=int, help="width of the terminal report (default: the terminal's)")
     add_names(report)

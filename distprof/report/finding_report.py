@@ -8,74 +8,39 @@ import enum
 from collections.abc import Mapping
 
 
-class RuleName(enum.StrEnum):
-    """The rules, as their table in the documentation names them."""
-
-    MATMUL_SHARE = "matmul_share"
-    FP32_MATMUL = "fp32_matmul"
-    EAGER_ATTENTION = "eager_attention"
-    OLDER_KERNELS = "older_kernels"
-    SMALL_ELEMENTWISE = "small_elementwise"
-    HOST_BOUND = "host_bound"
-    LAUNCH_GAPS = "launch_gaps"
-    EXPOSED_COMMUNICATION = "exposed_communication"
-    COPIES_IN_STEP = "copies_in_step"
-    SYNC_IN_STEP = "sync_in_step"
-    UNLIKE_SIBLINGS = "unlike_siblings"
-    MEMORY_LIMIT = "memory_limit"
-    HOST_IS_NOT_GPU = "host_is_not_gpu"
-    WARMUP_IN_STATISTICS = "warmup_in_statistics"
-
-
-class Trait(enum.StrEnum):
-    """What a rule concluded besides its numbers, and what the words of a finding depend on."""
-
-    MATRIX_CORES = "matrix cores"
-    """fp32_matmul: the device is AMD's; else it has tensor cores."""
-    CORES_USED = "cores used"
-    """fp32_matmul: the products run on those cores, at the rate of fp32."""
-    TF32 = "tf32"
-    """fp32_matmul: the device has this precision."""
-    SHORT_GAPS = "short gaps"
-    """launch_gaps: most of the time is in gaps as short as the latency of a launch."""
-    GRAPH_GAPS = "graph gaps"
-    """launch_gaps: most of the time is before CUDA graphs and their nodes."""
-    NO_WORKERS = "no workers"
-    """host_bound: the data loader works in the training process itself."""
-    UNEVEN = "uneven"
-    """exposed_communication: ranks differ so much that some of it must be waiting."""
-    PINNED = "pinned"
-    """copies_in_step: hardly any of the memory could still be pinned."""
-    HOST_ONLY = "host only"
-    """host_is_not_gpu: there are host times only."""
-    NOT_UNDERSTOOD = "not understood"
-    """host_is_not_gpu: the traces hold events that could not be interpreted."""
-    CALLS_TRACED = "calls traced"
-    """host_is_not_gpu: the device's API was called."""
-    SHARE_OFF = "share off"
-    """warmup_in_statistics: warm-up shifts the range's share of the step, not just its mean."""
-
-
 class Lack(enum.StrEnum):
     """Why a rule could not be checked."""
 
-    NO_DEVICE = "no device activity"
-    DEVICE_NOT_UNDERSTOOD = "device activity not understood"
-    NO_CALLS = "no API calls"
-    CALLS_NOT_UNDERSTOOD = "API calls not understood"
-    NO_STEPS = "no steps"
-    NO_RANGES = "no ranges"
-    NO_SIBLINGS = "no siblings"
-    NO_LAUNCHES = "no launches"
-    NO_RANGE_LAUNCHES = "no launches in ranges"
-    NO_COLLECTIVES = "no collectives on the device"
-    NO_PRODUCTS = "no matrix products"
-    UNKNOWN_KERNELS = "unknown kernels"
-    UNKNOWN_PRECISION = "unknown precision"
-    UNKNOWN_DEVICE = "unknown device"
-    NO_MEMORY_SIZE = "no memory size"
-    COPIES_TOO_LONG = "copies longer than steps"
-    CALLS_TOO_LONG = "calls longer than steps"
+    why: str
+    """In words, for which renderers fill in how much of the time is in doubt, and on which ranks."""
+
+    def __new__(cls, name: str, why: str) -> Lack:
+        lack = str.__new__(cls, name)
+        lack._value_, lack.why = name, why
+        return lack
+
+    NO_DEVICE = "no device activity", "no device activity was traced"
+    DEVICE_NOT_UNDERSTOOD = (
+        "device activity not understood", "no device activity was understood (the coverage says what there is)"
+    )  # fmt: skip
+    NO_CALLS = "no API calls", "no calls of the device's API were traced"
+    CALLS_NOT_UNDERSTOOD = (
+        "API calls not understood", "no calls of the device's API were understood (the coverage says what there is)"
+    )  # fmt: skip
+    NO_STEPS = "no steps", "no steps are known"
+    NO_RANGES = "no ranges", "no named ranges were traced"
+    NO_LAUNCHES = "no launches", "the launches of what ran on the device are not in the trace"
+    NO_RANGE_LAUNCHES = "no launches in ranges", "what the ranges launched is not in the trace"
+    NO_COLLECTIVES = "no collectives on the device", "no collective ran on a device (gloo's run on the host)"
+    NO_PRODUCTS = "no matrix products", "hardly any kernel is a matrix product by its name"
+    UNKNOWN_KERNELS = "unknown kernels", "{share} of compute is in kernels whose names do not tell what they are for"
+    UNKNOWN_PRECISION = (
+        "unknown precision", "{share} of GPU time is matrix products whose names do not tell the precision"
+    )  # fmt: skip
+    UNKNOWN_DEVICE = "unknown device", "the trace does not tell what kind of device it is"
+    NO_MEMORY_SIZE = "no memory size", "no rank has both the size of its device's memory and its peak use"
+    COPIES_TOO_LONG = "copies longer than steps", "copies on {ranks} take longer than the steps that issued them"
+    CALLS_TOO_LONG = "calls longer than steps", "calls that wait, on {ranks}, take longer than the steps"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +51,6 @@ class Figure:
     """What it is."""
     name: str | None
     """Of the kernel, call, range or device. None: ``sign`` says it all."""
-    family: str | None = None
-    """The name that the range shares with its siblings, the number replaced by ``#``. None: it is not about siblings.
-    """
     stream: int | None = None
     """The device's stream that the numbers are of; None: they are of no single one."""
     ranks: tuple[int, ...]
@@ -100,9 +62,10 @@ class Figure:
 class Finding:
     """Something worth changing, or worth knowing before drawing conclusions."""
 
-    rule: RuleName
+    rule: str
+    """Its name in the table of ``docs/findings.md``."""
     share_ratio: float
-    """What it touches, as a share of the step; findings are ranked by it. Not a promise of what is gained."""
+    """The part of the step that it concerns; findings are ranked by it. It is no promise of what is gained."""
     ranks: tuple[int, ...]
     """The ranks concerned, the worst first."""
     ranks_checked: int
@@ -114,7 +77,8 @@ class Finding:
     left out."""
     per_step: bool = True
     """False: some rank has no known steps, so device times, counts and shares are those of the whole trace."""
-    traits: tuple[Trait, ...] = ()
+    traits: tuple[str, ...] = ()
+    """What the rule concluded besides its numbers, on which the words of the finding depend."""
     figures: tuple[Figure, ...] = ()
     """The most important first."""
 
@@ -123,7 +87,8 @@ class Finding:
 class NotChecked:
     """A rule that lacked its data."""
 
-    rule: RuleName
+    rule: str
+    """Name of the rule, as the table in docs/findings.md has it."""
     lack: Lack
     share_ratio: float | None = None
     """How much of the time is in doubt. None: the reason has no such number."""

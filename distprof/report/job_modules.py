@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from distprof.report.module_report import ModuleFlops
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class JobModule:
     name: str
     """Dotted, as in the unwrapped model; "" is the model itself."""
     kind: str
-    """Its class."""
+    """The class of the module."""
     parent: int | None
     """Position of the module that holds it. None: the model itself."""
     calls: int
@@ -62,7 +62,7 @@ class JobModules:
     """The modules of the model, and what it cost to look at them."""
 
     model: str
-    """Its class."""
+    """The class of the model."""
     clock: str
     """Of the modules' times."""
     ranks: tuple[int, ...]

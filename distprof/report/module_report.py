@@ -49,7 +49,7 @@ class ModuleRow:
     name: str
     """Dotted, as in the unwrapped model; "" is the model itself."""
     kind: str
-    """Its class."""
+    """The class of the module."""
     parent: int | None
     """Position of the row of the module that holds it. None: the model itself."""
     depth: int

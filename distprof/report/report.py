@@ -1,7 +1,8 @@
 """The conclusions about a run: the content of ``report.json``, which every renderer shows.
 
 Made by `distprof.analyze` from a `distprof.facts.run.Run`; plain numbers only, in the units that the names give.
-``None`` means *not measured*. ``report.schema.json`` beside this file documents the same structure for other programs.
+``None`` means *not measured*. The docstrings of the fields are the descriptions in the schema that ``distprof report
+--schema`` prints for other programs.
 """
 
 from __future__ import annotations
@@ -11,17 +12,74 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.writer_liveness import LastWrite
-from distprof.report.bandwidth_report import BandwidthReport
-from distprof.report.device_clock_report import DeviceClockReport
-from distprof.report.forecast_report import ForecastReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
-from distprof.report.overhead_report import OverheadReport
-from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
-from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
+from distprof.report.wait_report import (
+    Causes,
+    ClockReport,
+    Forecast,
+    OverheadReport,
+    Spread,
+    Stall,
+    Verdict,
+    WaitReport,
+    WhatIf,
+)
 
 SCHEMA = "distprof.report/1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClockReport:
+    """A rank's device clock compared with its host's, and with rank 0's host clock."""
+
+    rank: int
+    anchors: int
+    """Readings of both clocks that are used. 0: times of this device are not compared with others."""
+    anchors_left_out: int
+    """Readings that contradict the others."""
+    drift_ratio: float | None
+    """How much faster it runs than its host's clock. None: fewer than two anchors."""
+    host_bound_ns: float | None
+    """How wrong a time of the device, on the clock of its own host, can be at most in this run. None: no anchors."""
+    bound_ns: float | None
+    """The same on rank 0's host clock: the bound of the hosts' clocks is added, and ``end_gap_ns`` takes its place
+    where it disagrees. None: not known, also because the hosts' clocks were not compared."""
+    against: int | None
+    """The lower rank that it was checked against, by the ends of common collectives. None: not checked."""
+    end_gap_ns: float | None
+    """Median of its ends less the other rank's; nearly 0 if the clocks are right."""
+    agrees: bool | None
+    """Whether that gap is within both ranks' bounds and the skew of such ends, 20 us."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BandwidthReport:
+    """Collectives of one kind and size in one process group, on the device clock; bandwidth as nccl-tests define it."""
+
+    group: str
+    kind: str
+    least_bytes: int | None
+    """The whole buffer. It differs from ``most_bytes`` only where a group moves so many sizes that they share rows by
+    powers of two. None, like the next: not known on some rank."""
+    most_bytes: int | None
+    num_ranks: int
+    """Of the group, present or not."""
+    hosts: tuple[str, ...]
+    """Where the members are that have facts."""
+    count: int
+    """Collectives whose transfer is known; 0: nothing below is."""
+    transfer_ns: float | None
+    """Median. Of each, the time of the member that took the shortest, because it came last. None, here and below: ends
+    were not seen, members are missing, or not all members stay until the end, as those of a broadcast do not."""
+    algorithm_bytes_per_s: float | None
+    """Bytes over transfer, median."""
+    bus_bytes_per_s: float | None
+    """``algorithm_bytes_per_s`` times what of the buffer a rank of n sends at best: 2 (n - 1) / n for an all-reduce,
+    (n - 1) / n for a gather, scatter or exchange. Comparable with the hardware, whatever n."""
+    members_missing: int
+    """Number of ranks of the group whose collectives were not recorded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +87,10 @@ class PhaseReport:
     """One phase on one clock. Means over the measured steps, which add up to the step."""
 
     phase: str
+    """What the ranks were doing. all_reduce is exposed gradient synchronisation, whatever collective does it;
+    all_gather is exposed gathering of sharded parameters; other is the measured remainder of the step."""
     clock: str
+    """host: monotonic clock of the process. device: CUDA events on the compute stream. The two are never added."""
     mean_ns: tuple[float | None, ...]
     """Mean time per step, by position in ``Report.ranks``."""
     median_ns: tuple[float | None, ...]
@@ -112,6 +173,7 @@ class Headline:
     mean over ranks. Time between steps is in it, and steps that do not count are not, with the time around them."""
     step_median_ns: float | None
     step_p95_ns: float | None
+    """95th percentile of the job's step time, linearly interpolated, in ns."""
     between_ratio: float | None
     """Share of the mean step time that lies between steps."""
     tokens_per_s: float | None
@@ -121,6 +183,7 @@ class Headline:
     mfu_ratio: float | None
     """Mean over ranks. None: peak unknown."""
     hfu_ratio: float | None
+    """Hardware FLOPs utilisation: as mfu_ratio, with the FLOPs of recomputation counted too."""
     exposed_ratio: float | None
     """Exposed communication (all_gather, all_reduce, waits inside other phases) over step time, summed over ranks."""
     exposed_ns: float | None
@@ -159,31 +222,48 @@ class RankReport:
     rank: int
     host: str
     pid: int | None
+    """Process id on that host; None: the trace does not tell."""
     device: str | None
+    """"cpu", "cuda:N" as the process numbers it, or "cuda" of a trace; None: the trace does not show it."""
     device_name: str | None
+    """Name of the device as its driver or the operating system gives it; None: not measured."""
     device_memory_total_bytes: int | None
+    """Memory of the device before the first step, in bytes; None: not measured."""
     device_memory_used_bytes: int | None
+    """Memory in use on the device before the first step, by any process, in bytes; None: not measured."""
     device_utilization_ratio: float | None
+    """Share of the driver's last sample period before the first step in which the device was busy, 0 to 1; None: not
+    measured."""
     device_power_w: float | None
+    """Power drawn before the first step, in watts; None: not measured."""
     device_temperature_c: float | None
+    """Temperature before the first step, in degrees Celsius; None: not measured."""
     device_processes: int | None
+    """Number of processes with memory on the device before the first step; None: not measured."""
     memory_peak_bytes: float | None
     """Largest allocated device memory (CUDA) or resident set (CPU) up to the last step."""
     memory_bytes: float | None
     """The same at the last step."""
     achieved_flops_per_s: float | None
+    """Model FLOPs per step over mean step time on the headline clock, in FLOP/s; None: not measured."""
     mfu_ratio: float | None
     """None: peak unknown, or the result would be above 1 (see ``mfu_note``)."""
     hfu_ratio: float | None
+    """Hardware FLOPs utilisation: as mfu_ratio, with the FLOPs of recomputation counted too."""
     mfu_note: str | None
+    """Why mfu_ratio or hfu_ratio is None, and how to get it; None: neither is."""
     peak_flops_per_s: float | None
+    """The peak FLOP/s of the device in the precision of the run; None: unknown."""
     peak_source: str
+    """Where the peak comes from, or how to supply one."""
     own_ns: float | None
     """Mean step less exposed communication on the headline clock. None: not measured."""
     exposed_ns: float | None
     """Mean exposed communication per step on the headline clock. None: not measured."""
     steps_recorded: int
+    """Steps with a row of this rank, warm-up and failed ones too."""
     last_step: int | None
+    """Number of the last step with a row, counted from 0; None: there is none."""
     source: Literal["recorded", "trace"]
     """Whether distprof recorded its steps, or a trace is all there is."""
     ended: str | None
@@ -191,8 +271,10 @@ class RankReport:
     last_write: LastWrite | None
     """When a stream without an end was last written. None: it has an end, or the rank has no stream."""
     error: str | None
+    """The last line of the error; None: there was none."""
     traceback: str | None
     rows_lost: int
+    """Steps measured and not written, because the writer fell behind or the disk was full."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +283,11 @@ class FlopsReport:
 
     parameters: int
     model_flops_per_step: float | None
+    """Counted from the dispatched operations, without recomputation; None: no measured step, or micro-steps were not
+    counted."""
     hardware_flops_per_step: float | None
     analytic_flops_per_step: float | None
+    """Model FLOPs from the formula instead; None: there is no formula for this model, or as above."""
     analytic_error_ratio: float | None
     """|counted - analytic| / analytic, of the model FLOPs."""
 
@@ -215,14 +300,19 @@ class Coverage:
     """Every rank is present, ended well and reported every step."""
     world_size: int
     ranks_present: tuple[int, ...]
+    """Global ranks with at least one recorded step: the statistics use these."""
     ranks_missing: tuple[int, ...]
     """Ranks without a stream, or whose stream has no end although no process is known to write it."""
     steps_measured: int
     """Steps that every rank present reported, without warm-up: those that the statistics use."""
     steps_warmup: int
+    """Warm-up steps recorded, and left out of every statistic."""
     steps_planned: int | None
+    """Steps that the configuration asks for, warm-up included; None: it does not say."""
     rows_lost: int
+    """Steps measured and not written, over all ranks."""
     segments_lost: int
+    """Segments of steps that were counted in their phase and not kept, over all ranks."""
     clocks: tuple[str, ...]
     sources: tuple[str, ...]
     """Where each kind of number comes from."""
@@ -235,22 +325,30 @@ class Report:
     """Everything that distprof concludes about a run."""
 
     schema: str
+    """Version of this format: the number grows when readers of the old one would misread the new one."""
     distprof_version: str
     run_id: str
     name: str
     started_utc: str | None
+    """When the job started, UTC, ISO 8601; None: the traces do not tell."""
     world_size: int
     backend: str | None
+    """torch.distributed backend, such as nccl or gloo; None: the traces do not tell."""
     device_type: str | None
+    """"cpu" or "cuda"; None: the traces do not show it."""
     strategy: str | None
+    """How the model was made parallel, such as ddp or fsdp; None: traces do not tell."""
     precision: str | None
+    """Number format of the matrix products, such as bf16; None: traces do not tell."""
     hang: HangReport | None
     """Who waits for whom in a job whose steps stopped ending. None: they did not."""
     verdict: Verdict
+    """Who held whom up and why, or that nobody can be named."""
     causes: Causes | None
     """Everything that makes steps longer than they need be. None: too little is known for a verdict."""
     headline: Headline
     steps: tuple[StepReport, ...]
+    """The step on every measured clock, device first."""
     phases: tuple[PhaseReport, ...]
     """Every phase on every measured clock; phases that no rank spent time in are left out."""
     between: BetweenReport | None
@@ -265,8 +363,9 @@ class Report:
     bandwidths: tuple[BandwidthReport, ...]
     """How fast collectives move data. Empty if none was timed on a device."""
     what_if: tuple[WhatIf, ...]
-    forecasts: ForecastReport | None
-    """What other settings would do. None: nothing to replay, or the job has none of those settings."""
+    """The recorded steps, replayed with one thing changed."""
+    forecasts: tuple[Forecast, ...]
+    """What other settings would do. Empty: nothing to replay, or the job has none of those settings."""
     stalls: tuple[Stall, ...]
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""
@@ -274,12 +373,14 @@ class Report:
     """One per rank. Empty: no device's clock was read together with its host's."""
     flops: FlopsReport | None
     ranks: tuple[RankReport, ...]
+    """Every rank with a stream, in ascending order; positions elsewhere refer to this list."""
     overhead: OverheadReport | None
     """None: too few shadow steps."""
     step_times_ns: tuple[tuple[float | None, ...], ...]
     """The headline clock's step time ``[num_ranks][num_steps]``, warm-up included."""
     coverage: Coverage
     config: Mapping[str, Any]
+    """The whole configuration of the run, secrets redacted."""
 
 
 def to_plain(report: Report) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from distprof.report.finding_report import Finding, NotChecked
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,22 +19,31 @@ class DeviceReport:
     source: str
     """The tool, and the name of the file."""
     steps: int
+    """Measured steps in the trace, by which the times are divided; 0: none are known, and the times are of the whole
+    trace."""
     span_ns: float
     """``compute``, ``memory`` and the four kinds of ``idle`` add up to the span."""
     compute_ns: float
+    """Union of the kernels that are not collectives."""
     memory_ns: float
     idle_communication_ns: float
     idle_host_ns: float
+    """Nothing ran because the host was late: the next activity had not been launched."""
     idle_launch_ns: float
+    """Nothing ran although the next activity had been launched: launch latency and dependencies."""
     idle_unknown_ns: float
+    """Nothing ran, and the trace has no next activity or not its launch."""
     unobserved_ns: float
     """Before the device's first kernels, when it may have worked unseen; not in the span. Over the whole trace."""
     communication_busy_ns: float
     overlap_ratio: float | None
     """Share of communication that ran beside compute. None: there was none."""
     queue_mean: float | None
+    """Activities launched and not finished, mean over time. None: no launch is known."""
     queue_max: int | None
+    """The most of them at any time. None: no launch is known."""
     queue_empty_ratio: float | None
+    """Share of the time in which no launched activity was unfinished. None: no launch is known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class CategoryReport:
     """Kernels of one category, all ranks together."""
 
     category: str
+    """What the kernels are for, according to their names."""
     count: int
     total_ns: float
     share_ratio: float
@@ -53,11 +63,15 @@ class KernelReport:
     """One kernel, all ranks together."""
 
     name: str
+    """The kernel's name, cut after 1000 characters; in parentheses, the sum of rarer ones."""
     category: str
+    """What the kernel is for, according to its name."""
     precision: str | None
+    """Of matrix products and attention, such as "fp32", "tf32", "bf16". None: another kernel, or not in its name."""
     count: int
     total_ns: float
     share_ratio: float
+    """Of the sum over all kernels and copies of all ranks."""
     min_ns: float
     max_ns: float
     max_rank: int
@@ -75,18 +89,26 @@ class RangeReport:
     domain: str
     name: str
     count: int
+    """Instances in the measured time that were closed; the times are theirs."""
     host_ns: float
     host_exclusive_ns: float
     gpu_ns: float | None
+    """Device time of everything launched in it, nested ranges included. None: not known."""
     gpu_exclusive_ns: float | None
+    """Device time of what was launched in it and in no range nested in it. None: not known."""
     gpu_over_host_ratio: float | None
     """Far below 1: the host was busy or waiting; far above 1: the device worked long after the range was closed."""
     host_share_ratio: float | None
     """Share of the host's step time. None: no steps are known, or it was open longer than all of them together."""
+    host_share_with_warmup_ratio: float | None
+    """The same as a table of all instances has it, with warm-up in both the range and the steps. None: no instance ran
+    in warm-up, or such a table would have no share either."""
     gpu_share_ratio: float | None
     """Share of the GPU time of everything launched in the steps."""
     open_count: int
+    """Instances that were never closed; not in any sum."""
     warmup_count: int
+    """Instances before the first measured step; not in any sum."""
     outside_count: int
     """Instances that begin after the first measured step began but in no step: between two steps, or after the last."""
 
@@ -103,14 +125,16 @@ class TracedModule:
     name: str
     """Dotted, as in the unwrapped model, "" being the model itself; or as torch.profiler names it, such as Linear_0."""
     kind: str
-    """Its class. Empty: everything, of which self is what runs in no module: the loss, the optimizer, gradients."""
+    """The class of the module. Empty: everything, whose self is what runs in no module: loss, optimizer, gradients."""
     parent: int | None
     """Position of the module that holds it."""
     calls: Spread
     """Of forward, recomputation left out."""
     self_host_ns: Spread
+    """Time in operators outside of its submodules: forward, backward and recomputation together."""
     total_host_ns: Spread
     self_device_ns: Spread
+    """Time of kernels and copies, other than collectives, that were launched outside of its submodules."""
     total_device_ns: Spread
     forward_host_ns: Spread
     """Of ``total_host_ns``; so are the next two."""
@@ -121,6 +145,7 @@ class TracedModule:
     """Of ``total_device_ns``; so are the next two."""
     backward_device_ns: Spread
     recomputed_device_ns: Spread
+    """The part of total_device_ns in forward that backward repeats."""
 
     @property
     def likeness(self) -> tuple[object, ...]:
@@ -173,5 +198,6 @@ class TraceReport:
     findings: tuple[Finding, ...]
     """What costs time first, then what makes the numbers misleading; in each the largest share first."""
     not_checked: tuple[NotChecked, ...]
+    """Rules that could not be checked for lack of data."""
     window_checks: tuple[WindowCheck, ...]
     """Empty unless there are live phases and a kernel window of the same steps."""

@@ -1,4 +1,7 @@
-"""Conclusions about waiting, as parts of a report: who held whom up, what it costs, and what a change would save."""
+"""Conclusions about waiting and about what a change would save, as parts of a report.
+
+The two forms of many numbers are here too: with an interval (`Estimate`), and across ranks (`Spread`).
+"""
 
 from __future__ import annotations
 
@@ -268,3 +271,54 @@ class ClockReport:
     bound_ns: float
     drift_ratio: float | None
     """None: compared only once."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A quantity across ranks: median and extremes, and the ranks of these."""
+
+    median: float | None
+    min: float | None
+    min_rank: int | None
+    max: float | None
+    max_rank: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadReport:
+    """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them."""
+
+    clock: str
+    """"host" or, of a job on GPUs, "device"."""
+    ratio: float
+    """Median recorded step time over the median without recording, less 1; below 0 only through noise."""
+    low_ratio: float
+    """Lower end of the 95 % interval of the median; exact, whatever the noise."""
+    high_ratio: float
+    shadow_steps: int
+    """Number of unrecorded steps that it is based on."""
+
+
+class ChangedSetting(enum.StrEnum):
+    """What a forecast changes, by its name in the configuration."""
+
+    GRAD_ACCUM = "grad_accum"
+    """Micro-steps per optimizer step."""
+    RESHARD_AFTER_FORWARD = "reshard_after_forward"
+    """Whether FSDP2 frees gathered parameters after forward, and gathers them again in backward."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The recorded steps, replayed with another setting."""
+
+    setting: ChangedSetting
+    value: float
+    """Micro-steps; 0: parameters are not resharded."""
+    step_ns: float
+    """Mean step that would result."""
+    saved_ratio: Estimate
+    """Share of the mean step; negative: it would be longer."""
+    tokens_per_s: float | None
+    rank_hours_per_day: float | None
+    """What the present setting costs per day of this job. None: nothing would be saved, or a step does more work."""

@@ -15,7 +15,7 @@ from distprof import __version__
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
 from distprof.report.report import Report, to_plain
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 from tests.factories import MS, drop_rows, make_run, permute_ranks
 
 

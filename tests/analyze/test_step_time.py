@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.analyze.live.elapsed import ElapsedSteps
+from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.analyze.live.live_metrics import make_points
 from distprof.analyze.predict.sweep import measure_job
 from distprof.cli.bench.comparison import read_step_ns

@@ -6,10 +6,10 @@ import copy
 import dataclasses
 import enum
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
+from distprof.__main__ import main
 from distprof.analyze import analyze
-from distprof.analyze.summary.between import PARTS as BETWEEN
+from distprof.analyze.summary.phases import PARTS as BETWEEN
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.facts.writer_liveness import LastWrite
 from distprof.render import finding_texts
 from distprof.render.files.files import describe_plain
+from distprof.render.files.report_schema import describe_schema, read_field_texts
 from distprof.report import (
-    bandwidth_report,
     finding_report,
-    forecast_report,
     hang_report,
     job_modules,
     report,
@@ -41,15 +41,13 @@ from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
 from tests.traces.traced_ranks import make_activity
 
-DOCUMENT: dict[str, Any] = json.loads(Path(report.__file__).with_name("report.schema.json").read_text("utf-8"))
+DOCUMENT: dict[str, Any] = describe_schema()
 VALIDATOR = jsonschema.Draft202012Validator(DOCUMENT)
 PARTS = {
     name: part
     for module in (
         report,
         wait_report,
-        bandwidth_report,
-        forecast_report,
         hang_report,
         trace_report,
         finding_report,
@@ -145,14 +143,27 @@ def find_objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from find_objects(item)
 
 
-def test_every_property_is_described_and_required_and_there_are_no_others() -> None:
+def test_every_property_is_required_and_there_are_no_others() -> None:
     objects = list(find_objects(DOCUMENT))
     assert len(objects) == len(PARTS) + 1
     for item in objects:
         assert item["required"] == list(item["properties"])
         assert item["additionalProperties"] is False
-        for name, described in item["properties"].items():
-            assert len(described.get("description", "")) > 10, name
+
+
+def test_the_docstrings_of_fields_are_the_descriptions() -> None:
+    assert DOCUMENT["properties"]["causes"]["description"].endswith("null: too little is known for a verdict.")
+    for name, part in PARTS.items():
+        for field, text in read_field_texts(part).items():
+            described = DOCUMENT["$defs"][name]["properties"][field]["description"]
+            assert described == text and len(text) >= 10, (name, field)
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["distprof", "report", "--schema"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code in (0, None) and json.loads(capsys.readouterr().out) == DOCUMENT
 
 
 @pytest.mark.parametrize("name", ["Report", *PARTS])

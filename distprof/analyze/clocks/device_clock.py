@@ -18,7 +18,7 @@ import numpy.typing as npt
 from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, drift_ratio, map_clocks
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import UNEVEN_KINDS, Collectives, FloatArray, IntArray, Run
-from distprof.report.device_clock_report import DeviceClockReport
+from distprof.report.report import DeviceClockReport
 
 END_SKEW_NS = 20_000.0
 """How far apart the ends of one collective may really be."""

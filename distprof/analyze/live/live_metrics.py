@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distprof.analyze.live.elapsed import ElapsedSteps
 from distprof.analyze.live.lately import LatestSteps
 from distprof.analyze.live.live_metric_means import (
     EXPOSED,
     Details,
+    ElapsedSteps,
     Means,
     choose_clock,
     find_exposed_ratio,
@@ -24,8 +24,8 @@ from distprof.analyze.live.live_metric_means import (
 )
 from distprof.analyze.stats.exposed import subtract_exposed
 from distprof.analyze.stats.measured_steps import counts_between
-from distprof.analyze.summary.busiest import pick_busiest
-from distprof.analyze.summary.efficiency import find_mfu, find_rates
+from distprof.analyze.summary.headline import pick_busiest
+from distprof.analyze.summary.ranks import find_mfu, find_rates
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
 
 MAX_POINTS = 50

@@ -14,6 +14,25 @@ REPEATED = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
 _REPEATED_CODES = [OWN_PARTS.index(phase) for phase in REPEATED]
 
 
+def locate_buckets(cycles: SyncCycles) -> int | None:
+    """Index of the first bucket of gradients among the collectives, as DDP issues them: neighbouring all-reduces of all
+    ranks in backward, of which the ranks wait only for the last. None: collectives are not issued like this."""
+    places = [index for index, part in enumerate(cycles.issued) if part is Phase.BACKWARD]
+    if not places or places != list(range(places[0], places[-1] + 1)):
+        return None
+    first, end = places[0], places[-1] + 1
+    groups = cycles.groups[first:end]
+    if (
+        {*cycles.kinds[first:end]} != {CollectiveKind.ALL_REDUCE}
+        or not all(cycles.sizes_bytes[first:end])
+        or cycles.is_waited_on[first:end].tolist() != [index == end - 1 for index in places]
+        or any(len(party) != 1 or party[0][0] != groups[0][0][0] for party in groups)
+        or (cycles.absent is not None and cycles.absent[:, first:end].any())
+    ):
+        return None
+    return first
+
+
 def repeat_computing(cycles: SyncCycles, first: int, *, recorded: int, wanted: int) -> SyncCycles:
     """Micro-steps of which only the last one synchronises, as under DDP: the others come before its first collective.
 

@@ -1,4 +1,4 @@
-"""What do the jobs of a sweep show? Each job's steps in numbers, and jobs that differ in one key side by side."""
+"""What do the jobs of a sweep show? Each job's steps, jobs that differ in one key, and what one of them foretells."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from statistics import median
 import numpy as np
 
 from distprof import __version__
-from distprof.analyze.predict.sweep_forecast import foretell_values
+from distprof.analyze.cycles.shortage import find_shortage
+from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, find_mean_interval
-from distprof.analyze.stats.measured_steps import choose_headline, find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import (
+    MeasuredSteps,
+    Timing,
+    choose_headline,
+    find_measured_steps,
+    read_timing,
+)
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepRatio, SweepReport, SweepRow
+from distprof.report.wait_report import ChangedSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +185,46 @@ def _find_median(values: Sequence[float | None]) -> float | None:
 
 def _divide(value: float | None, by: float | None) -> float | None:
     return None if value is None or not by else value / by
+
+
+SETTINGS = {
+    "train.grad_accum": ChangedSetting.GRAD_ACCUM,
+    "strategy.reshard_after_forward": ChangedSetting.RESHARD_AFTER_FORWARD,
+}
+"""By the key that is swept."""
+
+
+def foretell_values(
+    measured_steps: MeasuredSteps, headline: Timing, swept: Mapping[str, Sequence[str]]
+) -> dict[tuple[str, str], SweepRatio]:
+    """Forecasts by swept key and value; without keys that no forecast knows, nothing is computed.
+
+    Args:
+        measured_steps: Of the job.
+        headline: The clock of its report.
+        swept: The sweep's keys with their values.
+    """
+    wanted = {
+        (SETTINGS[key], _read(value)): (key, value)
+        for key, values in swept.items() if key in SETTINGS for value in values
+    }  # fmt: skip
+    if not wanted or measured_steps.num_missing:
+        return {}
+    cycles = find_cycles(measured_steps, headline)
+    if find_shortage(measured_steps, cycles):
+        return {}
+    return {
+        wanted[item.setting, item.value]: SweepRatio(
+            value=1 - item.saved_ratio.value, low=1 - item.saved_ratio.high, high=1 - item.saved_ratio.low
+        )
+        for item in report_forecasts(measured_steps, cycles, step_ns=None, tokens_per_s=None)
+        if (item.setting, item.value) in wanted
+    }
+
+
+def _read(value: str) -> float | None:
+    """A value as in `distprof.report.wait_report.Forecast`. None: it is not a number."""
+    try:
+        return 0.0 if value.lower() == "false" else float(value)
+    except ValueError:
+        return None

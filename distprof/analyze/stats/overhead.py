@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from distprof.analyze.stats.statistics import count_outside
 from distprof.facts.run import COLUMN, Clock, FloatArray, Run
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
 """Fewer give no 95 % interval: five steps are all on one side of the truth once in sixteen times."""

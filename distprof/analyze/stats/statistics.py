@@ -9,8 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from distprof.facts.run import FloatArray, IntArray
-from distprof.report.spread import Spread
-from distprof.report.wait_report import Estimate
+from distprof.report.wait_report import Estimate, Spread
 
 NUM_DRAWS = 400
 LEVEL = 0.95

@@ -1,4 +1,4 @@
-"""How fast is the job, and how much of it is waiting?"""
+"""How fast is the job, how much of it is waiting, and which rank has the most to do?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import find_exposed
+from distprof.analyze.stats.exposed import find_exposed, find_own, find_waits
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.stats.statistics import as_number, find_share, spread_over_ranks
-from distprof.analyze.summary.busiest import find_busiest
-from distprof.analyze.summary.efficiency import Efficiency
-from distprof.facts.run import Clock
-from distprof.report.report import Headline
-from distprof.report.spread import Spread
+from distprof.analyze.stats.statistics import as_number, find_excess, find_share, spread_over_ranks
+from distprof.analyze.summary.ranks import Efficiency
+from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock, FloatArray
+from distprof.report.report import BusiestRank, Headline
+from distprof.report.wait_report import Spread
 
 
 def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reached: Sequence[Efficiency]) -> Headline:
@@ -70,3 +69,61 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     """None when a rank's is missing: the mean of some ranks is not the mean of the job."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
+STANDS_OUT_RATIO = 0.05
+"""Share of the job's step by which a rank's own time must exceed the others' for it to stand out."""
+
+
+def _find_own_phases(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
+    """Own time by phase: mean phase less the waits inside it, ``[num_ranks, len(OWN_PHASES)]``."""
+    own_ns: FloatArray = np.maximum(timing.mean_phase_ns[:, OWN_CODES] - find_waits(measured_steps, timing), 0)
+    return own_ns
+
+
+def pick_busiest(own_ns: FloatArray, job_step_ns: float) -> tuple[int, float, bool]:
+    """The row with the most own time, of equals the first; its excess over the median of the others, ns; and whether it
+    stands out.
+
+    Args:
+        own_ns: ``[num_ranks]``, at least two, all measured.
+        job_step_ns: The job's mean step.
+    """
+    busiest = int(np.argmax(own_ns))
+    excess_ns = float(find_excess(own_ns, busiest))
+    return busiest, excess_ns, excess_ns >= STANDS_OUT_RATIO * job_step_ns
+
+
+def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank | None:
+    """The rank with the most own time; of equals the lowest.
+
+    Every rank's step takes about as long as the others', because ranks wait for each other. They differ in how much of
+    it they did not spend waiting. The busiest rank's phase is the one in which its own time exceeds the median of the
+    others most.
+
+    Returns:
+        None with fewer than two ranks whose phases were measured, and where ranks wait for each other unseen.
+    """
+    here = zip(measured_steps.run.ranks, measured_steps.present, strict=True)
+    if any(info.point_to_point for info, present in here if present):
+        return None  # to wait in recv looks like work
+    everyone_ns = find_own(measured_steps, timing)
+    there = np.flatnonzero(np.isfinite(everyone_ns))
+    if len(there) < 2:
+        return None
+    own_ns, by_phase_ns = everyone_ns[there], _find_own_phases(measured_steps, timing)[there]
+    busiest, excess_ns, stands_out = pick_busiest(own_ns, float(timing.elapsed_ns.mean()))
+    phase_excess_ns = find_excess(by_phase_ns, busiest)
+    if not np.isfinite(phase_excess_ns).any():
+        return None
+    most = int(np.nanargmax(phase_excess_ns))
+    above = bool(phase_excess_ns[most] > 0)
+    return BusiestRank(
+        rank=measured_steps.numbers[int(there[busiest])],
+        own_ns=float(own_ns[busiest]),
+        excess_ns=excess_ns,
+        stands_out=stands_out,
+        phase=OWN_PHASES[most].value if above else None,
+        phase_excess_ns=float(phase_excess_ns[most]) if above else None,
+    )

@@ -1,4 +1,4 @@
-"""What do the modules of the model hold, compute and take on each rank?"""
+"""What do the modules of the model hold, compute and take on each rank, and what its tensors by kind?"""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import Timing
 from distprof.analyze.stats.statistics import as_number, find_median, spread_over_ranks
-from distprof.analyze.summary.module_memory import report_memory
-from distprof.facts.modules import ModuleTable
+from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import Clock, FloatArray, Run
-from distprof.report.job_modules import JobModule, JobModules
+from distprof.report.job_modules import JobModule, JobModules, MemoryKind
 from distprof.report.module_report import ModuleFlops
+from distprof.report.wait_report import Spread
 
 MOST_NOTES = 20
 """Of those that ranks may each put in their own words."""
@@ -96,3 +96,44 @@ def _list_notes(everyone: Sequence[ModuleTable], alike: Sequence[ModuleTable]) -
     if any(table.flops != alike[0].flops for table in alike):
         notes.append(f"ranks count different FLOPs: those of rank {alike[0].rank} are shown")
     return tuple(notes)
+
+
+def report_memory(tables: Sequence[ModuleTable]) -> tuple[MemoryKind, ...]:
+    """Each kind, then the allocator's peak and what it has beyond them; nothing if nothing is known."""
+    ranks = [table.rank for table in tables]
+    measured = [table.memory for table in tables]
+    predicted = [table.predicted_memory for table in tables]
+    if not any((*measured, *predicted)):
+        return ()
+    unknown = _spread([None] * len(ranks), ranks)
+    return (
+        *(
+            MemoryKind(
+                kind=kind, predicted_bytes=_spread(_pick(predicted, kind), ranks),
+                measured_bytes=_spread(_pick(measured, kind), ranks),
+            )
+            for kind in MEMORY_KINDS
+        ),
+        MemoryKind(
+            kind="rest", predicted_bytes=unknown, measured_bytes=_spread([_find_rest(each) for each in tables], ranks)
+        ),
+        MemoryKind(
+            kind="peak", predicted_bytes=unknown, measured_bytes=_spread([each.peak_bytes for each in tables], ranks)
+        ),
+    )  # fmt: skip
+
+
+def _pick(memories: Sequence[RankMemory | None], kind: str) -> list[int | None]:
+    return [None if memory is None else getattr(memory, kind) for memory in memories]
+
+
+def _find_rest(table: ModuleTable) -> int | None:
+    """None: a kind is not known, or not all were alive at the peak."""
+    total = None if table.memory is None else table.memory.total
+    if total is None or table.peak_bytes is None or table.peak_bytes < total:
+        return None
+    return table.peak_bytes - total
+
+
+def _spread(values: Sequence[int | None], ranks: Sequence[int]) -> Spread:
+    return spread_over_ranks(np.array([np.nan if each is None else each for each in values], dtype=np.float64), ranks)

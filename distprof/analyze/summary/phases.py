@@ -1,13 +1,13 @@
-"""Where did each rank's time go?"""
+"""How long are the step, its phases, and the time from one step to the next?"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing, find_between, mean_over_steps
 from distprof.analyze.stats.statistics import as_numbers, find_share, spread_over_ranks
-from distprof.facts.run import PHASE_CODE, PHASES, Clock, Phase
-from distprof.report.report import PhaseReport, StepReport
+from distprof.facts.run import PHASE_CODE, PHASES, Clock, FloatArray, Phase, Stretch
+from distprof.report.report import BetweenPart, BetweenReport, PhaseReport, StepReport
 
 
 def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
@@ -49,3 +49,52 @@ def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float |
         error = np.abs(measured_steps.run.phase_ns(clock).sum(axis=2) - step_ns) / step_ns
     known = error[np.isfinite(error)]
     return float(known.max()) if known.size else None
+
+
+PARTS = {
+    "data between steps": "between_data_host_ns", Stretch.EVALUATION.value: "evaluation_host_ns",
+    Stretch.CHECKPOINT.value: "checkpoint_host_ns", Stretch.LOGGING.value: "logging_host_ns",
+    "waits between steps": "between_wait_host_ns",
+}  # fmt: skip
+"""The parts that the ranks record, and their columns; what is left is `Stretch.BETWEEN`."""
+
+
+def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> BetweenReport | None:
+    """The time between steps on the host clock; None: no measured step follows a measured one.
+
+    A cycle is the mean step of ``on_host``, the first one included, and the mean time between steps, so that it adds up
+    with the phases: the steps that follow one may be shorter than the first, which none precedes.
+    """
+    run = measured_steps.run
+    between_ns = find_between(measured_steps, Clock.HOST)
+    used: BoolArray = np.logical_and.reduce(np.isfinite(between_ns[measured_steps.present]), axis=0)
+    if on_host is None or not used.any() or not measured_steps.present.any():
+        return None
+    columns = {part: run.column(name)[:, 1:] for part, name in PARTS.items()}
+    known = used.copy()
+    for column_ns in columns.values():
+        known &= np.isfinite(column_ns[measured_steps.present]).all(axis=0)
+    parts_known = bool(known.any())
+    used = known if parts_known else used
+    whole_ns = mean_over_steps(between_ns[:, used])
+    cycle_ns = on_host.mean_step_ns + whole_ns
+    means = {part: mean_over_steps(column_ns[:, used]) for part, column_ns in columns.items()} if parts_known else {}
+    rest_ns = np.maximum(whole_ns - sum(means.values(), start=np.zeros(())), 0)
+    means = {part: mean_ns for part, mean_ns in means.items() if np.nansum(mean_ns) > 0}
+    return BetweenReport(
+        parts=tuple(
+            _report_part(measured_steps, part, mean_ns, cycle_ns)
+            for part, mean_ns in {**means, Stretch.BETWEEN.value: rest_ns}.items()
+        ),
+        cycle_mean_ns=as_numbers(cycle_ns), cycle_spread_ns=spread_over_ranks(cycle_ns, measured_steps.numbers),
+        between_ratio=find_share(whole_ns, cycle_ns), parts_known=parts_known, steps_used=int(used.sum()),
+    )  # fmt: skip
+
+
+def _report_part(
+    measured_steps: MeasuredSteps, part: str, mean_ns: FloatArray, cycle_ns: FloatArray
+) -> BetweenPart:  # fmt: skip
+    return BetweenPart(
+        part=part, mean_ns=as_numbers(mean_ns), spread_ns=spread_over_ranks(mean_ns, measured_steps.numbers),
+        share_ratio=find_share(mean_ns, cycle_ns),
+    )  # fmt: skip

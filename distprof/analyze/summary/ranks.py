@@ -1,17 +1,114 @@
-"""Who was each rank, what did it reach, and how did it end?"""
+"""What did each rank run on, which FLOP/s and MFU did it reach, and how did it end?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.stats.exposed import find_exposed, find_own
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.stats.statistics import as_number
-from distprof.analyze.summary.efficiency import Efficiency
-from distprof.facts.run import FloatArray
-from distprof.report.report import RankReport
+from distprof.facts.run import FloatArray, Peak
+from distprof.report.report import FlopsReport, RankReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """What one rank reached."""
+
+    achieved_flops_per_s: float | None
+    """Model FLOP/s on the headline clock."""
+    mfu_ratio: float | None
+    hfu_ratio: float | None
+    note: str | None
+    """Why a ratio is missing, and what to do about it."""
+
+
+def report_flops(measured_steps: MeasuredSteps) -> FlopsReport | None:
+    """FLOPs per optimizer step of one rank: per micro-step, times the mean number of micro-steps."""
+    work = measured_steps.run.meta.work
+    if work is None:
+        return None
+    micro_steps = _count_micro_steps(measured_steps)[measured_steps.present]
+    factor = as_number(float(micro_steps.mean())) if len(micro_steps) else None
+    model, analytic = work.model_flops_per_micro_step, work.analytic_flops_per_micro_step
+    return FlopsReport(
+        parameters=work.parameters,
+        model_flops_per_step=None if factor is None else model * factor,
+        hardware_flops_per_step=None if factor is None else work.hardware_flops_per_micro_step * factor,
+        analytic_flops_per_step=None if factor is None or analytic is None else analytic * factor,
+        analytic_error_ratio=abs(model - analytic) / analytic if analytic else None,
+    )
+
+
+def measure_efficiency(measured_steps: MeasuredSteps, timing: Timing | None) -> list[Efficiency]:
+    """What each rank reached, by position in ``run.ranks``.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        timing: The headline clock; None: nothing was measured.
+    """
+    micro_steps = _count_micro_steps(measured_steps)
+    mean_step_ns = np.full(len(micro_steps), np.nan) if timing is None else timing.mean_step_ns
+    return [
+        _measure_rank(measured_steps, float(number), float(step_ns), info.peak)
+        for number, step_ns, info in zip(micro_steps, mean_step_ns, measured_steps.run.ranks, strict=True)
+    ]
+
+
+def find_rates(flops_per_micro_step: float, micro_steps: FloatArray, step_ns: FloatArray) -> FloatArray:
+    """FLOP/s of steps; NaN where micro-steps were not counted, or there is no time."""
+    known = (micro_steps > 0) & (step_ns > 0)
+    return flops_per_micro_step * np.where(known, micro_steps, np.nan) / np.where(known, step_ns, np.nan) * 1e9
+
+
+def find_mfu(flops_per_s: FloatArray, peaks: Sequence[float | None]) -> FloatArray | None:
+    """MFU of ranks, ``[num_ranks]``; None: a rank's peak is unknown, or is too low to be true."""
+    known = [peak for peak in peaks if peak is not None and peak > 0]
+    if not known or len(known) != len(flops_per_s):
+        return None
+    found: FloatArray = flops_per_s / np.array(known)
+    return found if found.max() <= 1 else None
+
+
+def _measure_rank(measured_steps: MeasuredSteps, micro_steps: float, step_ns: float, peak: Peak) -> Efficiency:
+    work = measured_steps.run.meta.work
+    if work is None:
+        return _unknown("the model's FLOPs were not counted")
+    counted = np.array([micro_steps]), np.array([step_ns])
+    model_flops_per_s = as_number(float(find_rates(work.model_flops_per_micro_step, *counted)[0]))
+    if model_flops_per_s is None:
+        return _unknown("no measured step, or its micro-steps were not counted")
+    if peak.flops_per_s is None or not peak.flops_per_s > 0:
+        return _unknown(f"peak FLOP/s unknown: {peak.source}", model_flops_per_s)
+    mfu = model_flops_per_s / peak.flops_per_s
+    hfu = float(find_rates(work.hardware_flops_per_micro_step, *counted)[0]) / peak.flops_per_s
+    note = None
+    what, excess = ("model", mfu) if mfu > 1 else ("hardware", hfu)
+    if excess > 1:
+        note = (
+            f"the {what} FLOP/s come to {excess:.2f} times the peak of "
+            f"{peak.flops_per_s:.3g} FLOP/s ({peak.source}), so that peak is too low: "
+            "measure it (hardware.peak=measure) or supply it (hardware.peak=FLOP/s)"
+        )
+    return Efficiency(
+        achieved_flops_per_s=model_flops_per_s,
+        mfu_ratio=mfu if mfu <= 1 else None,
+        hfu_ratio=hfu if hfu <= 1 else None,
+        note=note,
+    )
+
+
+def _unknown(note: str, achieved_flops_per_s: float | None = None) -> Efficiency:
+    return Efficiency(achieved_flops_per_s=achieved_flops_per_s, mfu_ratio=None, hfu_ratio=None, note=note)
+
+
+def _count_micro_steps(measured_steps: MeasuredSteps) -> FloatArray:
+    """Mean per step, ``[num_ranks]``; NaN: not counted. A count of zero means that the loop does not count them."""
+    micro_steps = measured_steps.mean("micro_steps")
+    return np.where(micro_steps > 0, micro_steps, np.nan)
 
 
 def report_ranks(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from distprof.analyze.live.elapsed import ElapsedSteps
 from distprof.analyze.live.lately import LatestSteps
+from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.analyze.live.live_metrics import is_in_window, make_point
 from distprof.analyze.stats.measured_steps import counts_between
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta

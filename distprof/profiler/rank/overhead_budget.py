@@ -23,7 +23,7 @@ from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
 from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.record.step.recorder import Recorder
 from distprof.render.sections.overhead import describe_overhead
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005
 """Largest share of jobs that are stopped although recording costs no more than is allowed. Of 3,000 simulated jobs of

@@ -10,8 +10,8 @@ from distprof.render.sections.traced_modules import EVERYTHING
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops, ModuleReport, ModuleRow, Taken
 from distprof.report.report import Report
-from distprof.report.spread import Spread
 from distprof.report.trace_report import TracedModule, TracedModules
+from distprof.report.wait_report import Spread
 
 Cells = dict[str, list[str | float | int | None]]
 FLOPS = tuple(field.name for field in dataclasses.fields(ModuleFlops))

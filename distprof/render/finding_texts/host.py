@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.render.finding_texts.not_checked import LACKS
+from distprof.analyze.traces.findings.host import PINNED
 from distprof.render.finding_texts.parts import (
     FigureText,
     FindingText,
@@ -13,7 +13,7 @@ from distprof.render.finding_texts.parts import (
     say_worst,
 )
 from distprof.render.units import format_bytes, format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Lack, Trait
+from distprof.report.finding_report import Figure, Finding, Lack
 
 
 def word_copies_in_step(finding: Finding) -> FindingText:
@@ -38,7 +38,7 @@ def word_copies_in_step(finding: Finding) -> FindingText:
         remedy="The memory is pinned already, so overlap the copies: the next batch copied on a stream of its own "
         "while this one computes, .to(device, non_blocking=True); or copy less: tensors made on the device instead of "
         "on the host."
-        if Trait.PINNED in finding.traits
+        if PINNED in finding.traits
         else "Pinned memory (pin_memory=True in the DataLoader) and .to(device, non_blocking=True), the next batch "
         "copied while this one computes; tensors made on the device instead of on the host.",
     )
@@ -62,7 +62,7 @@ def word_sync_in_step(finding: Finding) -> FindingText:
         ),
         consequence="Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile. "
         + (
-            f"What that costs is not known: {LACKS[Lack.NO_DEVICE]}."
+            f"What that costs is not known: {Lack.NO_DEVICE.why}."
             if idle is None
             else f"The device waited for the host {format_ratio(idle)} of the step, for this or another reason."
         ),
@@ -88,3 +88,10 @@ def word_memory_limit(finding: Finding) -> FindingText:
         remedy="Activation checkpointing, smaller micro-batches with accumulation, sharding (FSDP), bf16 states; "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation.",
     )
+
+
+WORDS = {
+    "copies_in_step": word_copies_in_step,
+    "sync_in_step": word_sync_in_step,
+    "memory_limit": word_memory_limit,
+}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distprof.analyze.traces.findings.idle import MOST_RATIO
+from distprof.analyze.traces.findings.idle import GRAPH_GAPS, MOST_RATIO, NO_WORKERS, SHORT_GAPS, UNEVEN
 from distprof.facts.trace_summary import HostState
-from distprof.render.finding_texts.kernel_names import name_kernel
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
     FigureText,
     FindingText,
     list_by_rank,
     make_line,
+    name_kernel,
     name_some,
     say_name,
     say_ranks,
@@ -21,7 +21,7 @@ from distprof.render.finding_texts.parts import (
     say_worst,
 )
 from distprof.render.units import format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Trait
+from distprof.report.finding_report import Figure, Finding
 
 _STATES: dict[str, str] = {
     HostState.DATA: "loading data",
@@ -78,7 +78,7 @@ def _say_host(finding: Finding, most: str | None) -> str:
     if most == HostState.DATA:
         workers = (
             "The DataLoader has no workers: num_workers=N prepares batches beside the training"
-            if Trait.NO_WORKERS in finding.traits
+            if NO_WORKERS in finding.traits
             else "More DataLoader workers (num_workers) prepare batches beside the training"
         )
         return (
@@ -152,20 +152,20 @@ def _show_gap(figure: Figure) -> FigureText:
 
 
 def _say_gaps(finding: Finding) -> str:
-    if Trait.SHORT_GAPS in finding.traits:
+    if SHORT_GAPS in finding.traits:
         return "launch latency, many times over."
-    if Trait.GRAPH_GAPS in finding.traits:
+    if GRAPH_GAPS in finding.traits:
         return "most of the time is before nodes of CUDA graphs, which wait for something."
     return "most of the time is in gaps too long for launch latency, so streams wait for something."
 
 
 def _say_latency(finding: Finding) -> str:
-    if Trait.GRAPH_GAPS in finding.traits:
+    if GRAPH_GAPS in finding.traits:
         return (
             "Look in the timeline for what the nodes wait for: nodes before them in the graph (copies, memsets, host "
             "nodes, collectives), and graphs launched one behind the other, each of which waits for the one before."
         )
-    if Trait.SHORT_GAPS in finding.traits:
+    if SHORT_GAPS in finding.traits:
         return (
             "CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
             "kernels."
@@ -208,7 +208,7 @@ def word_exposed_communication(finding: Finding) -> FindingText:
 def _say_waiting(finding: Finding) -> str:
     if finding.ranks_checked < 2:
         return "The trace of one rank cannot tell transfer from waiting for a late rank."
-    if Trait.UNEVEN not in finding.traits:
+    if UNEVEN not in finding.traits:
         return "All ranks have about the same amount of it, which points to transfers that are not overlapped."
     shares = finding.by_rank["exposed_ratio"]
     least, rank = min(zip(shares, finding.ranks, strict=True))
@@ -216,3 +216,10 @@ def _say_waiting(finding: Finding) -> str:
         f"It is uneven: rank {rank} has {format_ratio(least)} and others up to {format_ratio(max(shares))}, so part of "
         "it is waiting for late ranks, not transfer."
     )
+
+
+WORDS = {
+    "host_bound": word_host_bound,
+    "launch_gaps": word_launch_gaps,
+    "exposed_communication": word_exposed_communication,
+}

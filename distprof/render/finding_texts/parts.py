@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from distprof.facts.rank_names import name_ranks
 from distprof.render.units import clean_text, format_ratio
-from distprof.report.finding_report import Figure, Finding
+from distprof.report.finding_report import Figure, Finding, NotChecked
 
 MAX_RANK_LINES = 3
 """Ranks that get a line of evidence of their own."""
@@ -15,6 +16,7 @@ MAX_NAMED = 60
 """Characters of a list of ranks."""
 NAME_LIMIT = 80
 """Characters of a name from data in a finding."""
+_NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|at::native::|\(int\)|(?<![\w:])void ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,16 @@ class FindingText:
 def say_name(name: str | None) -> str:
     """A name from data, cut to a length that fits into a sentence."""
     return clean_text(name or "", NAME_LIMIT) or "(no name)"
+
+
+def name_kernel(name: str, limit: int) -> str:
+    """A kernel's name without the words that nearly all of them have, cut to a length."""
+    return clean_text(_NOISE.sub("", name[:4_000]).strip(), limit) or "(no name)"
+
+
+def say_kernel(figure: Figure) -> str:
+    """The kernel of a figure, cut to a length that fits into a sentence."""
+    return name_kernel(figure.name or "", NAME_LIMIT)
 
 
 def name_some(ranks: Iterable[int]) -> str:
@@ -89,3 +101,8 @@ def list_by_rank(
 def make_line(figure: Figure, value: str, *, what: str | None = None) -> FigureText:
     """A line about a figure, by default under its name."""
     return FigureText(what=say_name(figure.name) if what is None else what, value=value, where=name_some(figure.ranks))
+
+
+def word_lack(item: NotChecked) -> str:
+    """The data that a rule lacked."""
+    return item.lack.why.format(share=format_ratio(item.share_ratio), ranks=name_some(item.ranks))

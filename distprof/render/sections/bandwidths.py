@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_bandwidth, format_bytes, format_time
-from distprof.report.bandwidth_report import BandwidthReport
-from distprof.report.report import Report
+from distprof.report.report import BandwidthReport, Report
 
 BANDWIDTH_HEADS = (
     "collective", "size", "group", "ranks", "count", "transfer", "algorithm", "bus bandwidth", "slowest group",

@@ -20,7 +20,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import Headline, Report
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 TEXT_LIMIT = 300
 SOURCE_LIMIT = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import format_bytes
 from distprof.report.report import Report
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 WORDS = {
     "optimizer": "optimizer state", "communication": "communication buffers", "rest": "the rest",

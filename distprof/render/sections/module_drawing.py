@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from distprof.render.markup import show
 from distprof.render.sections.module_tree import Branch, Row, walk_tree
 from distprof.render.units import clean_text, format_time
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 MAX_SHOWN = 2_000
 """Rows of the page's tree."""

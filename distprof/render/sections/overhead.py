@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distprof.facts.run import Clock
 from distprof.render.units import NOT_MEASURED, format_count, format_ratio
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 
 
 def describe_overhead(overhead: OverheadReport | None) -> str:

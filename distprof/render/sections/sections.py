@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from distprof.render.sections.bandwidths import show_bandwidths
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
-from distprof.render.sections.forecasts import list_bases, list_forecasts, list_unanswered
+from distprof.render.sections.forecasts import list_assumptions, list_forecasts
 from distprof.render.sections.hangs import show_stands
 from distprof.render.sections.headline import list_coverage, list_headline
 from distprof.render.sections.job_memory import show_memory
@@ -75,8 +75,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
             key="what_if", title="what if: the recorded steps, replayed", about=about,
-            columns=what_ifs, notes=tuple(list_unanswered(report)),
-            details=(*dict.fromkeys(assumptions), *list_bases(report)),
+            columns=what_ifs, details=(*dict.fromkeys(assumptions), *list_assumptions(report)),
         ),
         Section(
             key="waits", title="waits: until the last rank arrives, then the transfer, per collective",

@@ -8,7 +8,7 @@ from distprof.facts.run import Clock
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import NOT_MEASURED, format_milliseconds, format_ratio
 from distprof.report.report import BetweenReport, Report, StepReport
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 
 PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")
 MAX_RANK_COLUMNS = 8

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distprof.facts.run import PHASES
 from distprof.render.finding_texts import word_finding, word_lack
-from distprof.render.finding_texts.kernel_names import name_kernel
+from distprof.render.finding_texts.parts import name_kernel
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, ShownFinding, make_columns
 from distprof.render.units import (
     NOT_MEASURED,
@@ -17,13 +17,13 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
-from distprof.report.finding_report import Finding, RuleName
+from distprof.report.finding_report import Finding
 from distprof.report.report import Report
 from distprof.report.trace_report import DeviceReport, RangeReport, TraceReport, WindowCheck
 
 MAX_LINES = 4
 """Lines of evidence that a terminal shows."""
-_SHOWN_WHOLE = (RuleName.LAUNCH_GAPS,)
+_SHOWN_WHOLE = ("launch_gaps",)
 """Rules whose evidence it shows whole: the longest gaps."""
 TEXT_LIMIT = 600
 """Characters of a sentence of a finding."""
@@ -31,6 +31,8 @@ NAME_LIMIT = 160
 """Characters of a kernel or a range; narrow displays shorten further."""
 MAX_KERNELS = 15
 MAX_RANGES = 15
+WARMUP_ERROR_RATIO, WARMUP_FACTOR = 0.05, 1.2
+"""Of the step, and of the range's share: by so much must counting warm-up shift a share to be worth a sentence."""
 
 DEVICE_PARTS: tuple[tuple[str, str, str], ...] = (
     ("compute", "compute_ns", "compute: kernels other than collectives"),
@@ -205,6 +207,8 @@ def describe_ranges(report: Report) -> list[str]:
     if all(item.gpu_ns is None for item in activity.ranges):
         on_cpu = report.device_type == "cpu" and not is_traced(report)
         lines = [CPU_WORDS if on_cpu else HOST_ONLY_WORDS]
+    if warmed := _describe_warmup(activity.ranges):
+        lines.append(warmed)
     if outside := [item for item in activity.ranges if item.outside_count]:
         names = ", ".join(name_range(item, 40) for item in outside[:3]) + (", ..." if len(outside) > 3 else "")
         count = sum(item.outside_count for item in outside)
@@ -213,6 +217,22 @@ def describe_ranges(report: Report) -> list[str]:
         names = ", ".join(name_range(item, 40) for item in opened[:3]) + (", ..." if len(opened) > 3 else "")
         lines.append(f"{sum(item.open_count for item in opened):,} ranges were never closed and are left out: {names}")
     return lines
+
+
+def _describe_warmup(ranges: Sequence[RangeReport]) -> str | None:
+    """The range whose share of the step would be most wrong if warm-up counted. None: none by a fifth of its share."""
+    found = [
+        (abs(counted - own), item, own, counted)
+        for item in ranges
+        if (own := item.host_share_ratio) and (counted := item.host_share_with_warmup_ratio) is not None
+    ]
+    error, item, own, counted = max(found, key=lambda each: each[0], default=(0.0, None, 1.0, 1.0))
+    if item is None or error < WARMUP_ERROR_RATIO or 1 / WARMUP_FACTOR < counted / own < WARMUP_FACTOR:
+        return None
+    return (
+        f"With warm-up counted, as in nvtx_sum, {name_range(item, 40)} would come out at {format_ratio(counted)} of "
+        f"the step instead of {format_ratio(own)}."
+    )
 
 
 def list_checks(activity: TraceReport) -> list[list[str]]:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from distprof.analyze.live.elapsed import ElapsedSteps
+from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.render.units import format_time
 

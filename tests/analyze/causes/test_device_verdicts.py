@@ -100,7 +100,6 @@ def test_other_numbers_of_ranks_and_micro_steps_are_foretold() -> None:
     """Waits that come later than their collectives stay with them where the replay repeats a micro-step."""
     report = analyze(make_job("fsdp").record())
     assert {item.change for item in report.what_if} >= {"2 ranks", "8 ranks"}
-    assert report.forecasts is not None
-    told_ns = {(item.setting.value, item.value): item.step_ns for item in report.forecasts.forecasts}
+    told_ns = {(item.setting.value, item.value): item.step_ns for item in report.forecasts}
     twice = make_fsdp(Times(4, 60, seed=3), num_micro_steps=2)
     assert told_ns["grad_accum", 2.0] == pytest.approx(twice.cycle_ns.mean(), rel=0.03)

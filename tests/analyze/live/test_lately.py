@@ -12,7 +12,7 @@ from distprof.analyze.live import lately
 from distprof.analyze.live.lately import LatestSteps
 from distprof.analyze.live.live_metrics import Points
 from distprof.analyze.stats.exposed import sum_exposed
-from distprof.analyze.summary.busiest import pick_busiest
+from distprof.analyze.summary.headline import pick_busiest
 from distprof.facts.run import COLUMN, Clock, Run
 from distprof.profiler.metrics.metrics import Metrics
 from tests.factories import MS, USUAL_NS, make_run

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.analyze.predict.sweep_ratio import combine, compare_means, find_mean_interval
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.run import Clock, FloatArray, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SweepRatio, SweepReport
-from tests.analyze.predict.test_forecasts import make_job, run_job
 from tests.factories import MS, make_run
 
 
@@ -157,24 +157,26 @@ def test_pairs_that_differ_by_more_than_their_steps_show_widen_the_interval() ->
     assert 0.90 <= hits / 200 <= 0.995
 
 
+def run_micro_steps(number: int) -> Run:
+    job = SimulatedJob(num_ranks=4, ranks_per_host=4, micro_steps=number, transfer_ns=80 * MS)
+    return simulate(job, seed=1, truth=False).run
+
+
 def test_what_the_first_job_foretells_stands_beside_what_was_measured() -> None:
-    """Buckets from 5 to 20 MiB: a size that reports do not list. No job foretells the precision."""
-    key, values = "strategy.bucket_mb", ("5", "20")
+    """Twice the micro-steps. No job foretells the precision."""
+    key, values = "train.grad_accum", ("1", "2")
     sweep = make_sweep([{key: value, "train.precision": "fp32"} for value in values])
     swept = list_values(sweep)
     assert swept == {key: values, "train.precision": ("fp32",)}
-    steps = {
-        number: measure_job(run_job(make_job(float(value)), float(value)), swept)
-        for number, value in enumerate(values, start=1)
-    }
+    steps = {number: measure_job(run_micro_steps(int(value)), swept) for number, value in enumerate(values, start=1)}
     report = report_sweep_jobs(sweep, {number: found for number, found in steps.items() if found is not None})
     (pair,), (effect,) = report.pairs, report.effects
     assert pair.foretold is not None and pair.foretold == effect.foretold
     assert pair.foretold.value == pytest.approx(pair.time.value, rel=0.02)
     assert pair.foretold.low is not None and pair.foretold.low < pair.foretold.value
     found = steps[1]
-    assert found is not None and {*found.foretold} == {(key, "20")}
-    without = measure_job(run_job(make_job(5), 5))
+    assert found is not None and {*found.foretold} == {(key, "2")}
+    without = measure_job(run_micro_steps(1))
     assert without is not None and not without.foretold
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from distprof.analyze import analyze
 from distprof.analyze.stats.measured_steps import find_measured_steps
-from distprof.analyze.summary.bandwidth import report_bandwidths
+from distprof.analyze.summary.communication import report_bandwidths
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
-from distprof.report.bandwidth_report import BandwidthReport
+from distprof.report.report import BandwidthReport
 from tests.analyze.device_tables import make_device_run, make_table
 
 REDUCE, GATHER, SCATTER, EXCHANGE, OTHER = (

@@ -9,7 +9,7 @@ from distprof.analyze import analyze
 from distprof.facts.modules import MEMORY_KINDS, RankMemory
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops
-from distprof.report.spread import Spread
+from distprof.report.wait_report import Spread
 from tests.factories import MS, make_run
 from tests.made_modules import NAMES, make_module_run, make_table
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.traces.findings.traced_time import sum_steps_ns
+from distprof.analyze.traces.findings.evidence import sum_steps_ns
 from distprof.analyze.traces.merge_traces import LONGEST_NAME, MAX_KERNELS, MAX_RANGES, report_activity
 from distprof.facts.run import COLUMN, Run
 from distprof.facts.trace_summary import Category, TraceSummary

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.analyze.traces.window_check import check_window
+from distprof.analyze.traces.merge_traces import check_window
 from distprof.facts.run import COLUMN, PHASES, Run, make_rows
 from tests.factories import MS, make_run
 

@@ -25,7 +25,7 @@ from distprof.profiler.rank.overhead_budget import (
     keep_budget,
 )
 from distprof.record.gather.gather import Exchange
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks

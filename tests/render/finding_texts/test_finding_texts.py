@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.traces.findings import find_findings
+from distprof.analyze.traces.findings.idle import SHORT_GAPS
+from distprof.analyze.traces.findings.rules import RULES, find_findings
 from distprof.render.files.files import write_files
-from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.finding_texts import WORDS, word_finding, word_lack
 from distprof.render.finding_texts.parts import NAME_LIMIT, list_by_rank, name_some, say_name
-from distprof.render.sections.rule_table import RULE_TEXTS, write_table
+from distprof.render.finding_texts.rule_table import write_table
 from distprof.render.units import format_ratio
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
 from tests.analyze.traces.findings.synthetic_summaries import make_rank, make_traced
 from tests.analyze.traces.findings.test_findings import list_numbers, make_bad_rank
 
@@ -24,7 +25,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "findings.md"
 
 def test_every_rule_has_words() -> None:
     found, _ = find_findings(make_traced(make_bad_rank(0), make_bad_rank(1)))
-    assert {finding.rule for finding in found} == set(RuleName)
+    assert {finding.rule for finding in found} == set(WORDS) == {rule.name for rule in RULES}
     for finding in found:
         text = word_finding(finding)
         assert text.title[0].isupper() or text.title[0].isdigit() or text.title.startswith("layer")
@@ -33,14 +34,14 @@ def test_every_rule_has_words() -> None:
 
 @pytest.mark.parametrize("lack", Lack)
 def test_every_reason_has_words(lack: Lack) -> None:
-    why = word_lack(NotChecked(rule=RuleName.MATMUL_SHARE, lack=lack, share_ratio=0.125, ranks=(3, 4)))
+    why = word_lack(NotChecked(rule="matmul_share", lack=lack, share_ratio=0.125, ranks=(3, 4)))
     assert why and "{" not in why and "n/a" not in why
 
 
 def test_words_come_from_the_numbers_that_the_finding_carries() -> None:
     """Analysis measures, and only here are ns and ratios given units."""
     finding = Finding(
-        rule=RuleName.HOST_BOUND, share_ratio=0.25, ranks=(4, 0), ranks_checked=3,
+        rule="host_bound", share_ratio=0.25, ranks=(4, 0), ranks_checked=3,
         by_rank={"idle_host_ratio": (0.25, 0.125)}, facts={"idle_host_ns": 412_300_000, "queue_empty_ratio": 0.0},
     )  # fmt: skip
     text = word_finding(finding)
@@ -57,7 +58,7 @@ def test_words_come_from_the_numbers_that_the_finding_carries() -> None:
 
 def test_large_counts_are_shown_as_everywhere_else() -> None:
     finding = Finding(
-        rule=RuleName.SYNC_IN_STEP, share_ratio=0.25, ranks=(0,), ranks_checked=1,
+        rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,
         by_rank={"waiting_ratio": (0.5,)}, facts={"calls_count": 1_544.5},
     )  # fmt: skip
     assert "in 1,544.5 calls per step" in word_finding(finding).title
@@ -66,7 +67,7 @@ def test_large_counts_are_shown_as_everywhere_else() -> None:
 def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
     def show(shares: dict[int, float]) -> list[tuple[str, str]]:
         finding = Finding(
-            rule=RuleName.HOST_BOUND, share_ratio=0.5, ranks=tuple(shares), ranks_checked=len(shares),
+            rule="host_bound", share_ratio=0.5, ranks=tuple(shares), ranks_checked=len(shares),
             by_rank={"share_ratio": tuple(shares.values())},
         )  # fmt: skip
         return [(line.value, line.where) for line in list_by_rank(finding, "share_ratio", "share", format_ratio)]
@@ -88,7 +89,7 @@ def test_names_are_cut_and_clean() -> None:
     assert len(say_name("x" * 10**6)) == NAME_LIMIT
     figure = Figure(sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6})
     finding = Finding(
-        rule=RuleName.SYNC_IN_STEP, share_ratio=0.25, ranks=(0,), ranks_checked=1,
+        rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,
         by_rank={"waiting_ratio": (0.5,)}, facts={"calls_count": 2}, figures=(figure,),
     )  # fmt: skip
     assert word_finding(finding).evidence[1].what == "call"
@@ -109,16 +110,15 @@ def test_the_file_holds_numbers_and_words(tmp_path: Path) -> None:
     ]
 
 
-def test_the_readme_has_the_table_of_rules() -> None:
-    assert list(RULE_TEXTS) == list(RuleName)
+def test_the_page_has_the_table_of_rules() -> None:
     assert write_table() in PAGE.read_text(encoding="utf-8")
 
 
 def test_traits_are_worded() -> None:
     """Leaving one out changes the words of the finding that has it."""
     base = Finding(
-        rule=RuleName.LAUNCH_GAPS, share_ratio=0.2, ranks=(0,), ranks_checked=1,
+        rule="launch_gaps", share_ratio=0.2, ranks=(0,), ranks_checked=1,
         by_rank={"idle_launch_ratio": (0.2,)}, facts={"launches_count": 1_000, "gap_ns": 20_000},
     )  # fmt: skip
-    short = word_finding(dataclasses.replace(base, traits=(Trait.SHORT_GAPS,)))
+    short = word_finding(dataclasses.replace(base, traits=(SHORT_GAPS,)))
     assert "CUDA graphs" in short.remedy and "streams wait" in word_finding(base).consequence

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.analyze.summary.between import PARTS
+from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import COLUMN
 from distprof.render.html.html import render_html
 from distprof.render.terminal.terminal import render_terminal

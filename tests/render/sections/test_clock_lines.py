@@ -14,8 +14,7 @@ from distprof.analyze import analyze
 from distprof.render.html.html import render_html
 from distprof.render.sections.clocks import describe_device_clocks
 from distprof.render.terminal.terminal import render_terminal
-from distprof.report.device_clock_report import DeviceClockReport
-from distprof.report.report import Report
+from distprof.report.report import DeviceClockReport, Report
 from tests.factories import make_run
 
 US = 10**3

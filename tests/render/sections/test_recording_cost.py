@@ -15,7 +15,7 @@ from distprof.facts.run import Phase
 from distprof.render.html.html import render_html
 from distprof.render.sections.overhead import describe_overhead
 from distprof.render.terminal.terminal import render_terminal
-from distprof.report.overhead_report import OverheadReport
+from distprof.report.wait_report import OverheadReport
 from tests.factories import MS, make_run
 
 COST = OverheadReport(clock="host", ratio=0.004, low_ratio=-0.002, high_ratio=0.011, shadow_steps=12)

@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.analyze.traces.findings import RULES
+from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, LaunchGap, LaunchGaps, TraceSummary
 from distprof.render.finding_texts import word_finding
-from distprof.render.finding_texts.kernel_names import name_kernel
+from distprof.render.finding_texts.parts import name_kernel
 from distprof.render.html.html import render_html
 from distprof.render.sections.trace_rows import (
     HOST_ONLY_WORDS,
@@ -30,7 +30,7 @@ from distprof.render.sections.trace_rows import (
 )
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.wandb.wandb_summary import make_summary
-from distprof.report.finding_report import Lack, NotChecked, RuleName
+from distprof.report.finding_report import Lack, NotChecked
 from distprof.report.report import Report
 from distprof.report.trace_report import TraceReport, WindowCheck
 from tests.analyze.traces.findings.synthetic_summaries import (
@@ -119,9 +119,9 @@ def test_no_finding_is_said_and_so_is_what_was_not_checked() -> None:
     report = replace_activity(
         make_report(), findings=(),
         not_checked=(
-            NotChecked(rule=RuleName.COPIES_IN_STEP, lack=Lack.NO_STEPS),
-            NotChecked(rule=RuleName.HOST_BOUND, lack=Lack.NO_DEVICE),
-            NotChecked(rule=RuleName.SYNC_IN_STEP, lack=Lack.NO_STEPS),
+            NotChecked(rule="copies_in_step", lack=Lack.NO_STEPS),
+            NotChecked(rule="host_bound", lack=Lack.NO_DEVICE),
+            NotChecked(rule="sync_in_step", lack=Lack.NO_STEPS),
         ),
     )  # fmt: skip
     why = "copies_in_step, sync_in_step (no steps are known); host_bound (no device activity was traced)"

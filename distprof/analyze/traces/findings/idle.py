@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from distprof.analyze.traces.findings.evidence import (
     Result,
+    Rule,
     average,
     divide,
     find_idle_ratio,
@@ -19,19 +20,27 @@ from distprof.analyze.traces.findings.evidence import (
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, HostState, LaunchGap, LaunchGaps, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
 
 IDLE_RATIO = 0.1
 """Of the span: a step varies by up to a tenth anyway."""
 MOST_RATIO = 0.5
 """Of idle time: what has more of it than all else together is named as its cause."""
+SHORT_GAPS = "short gaps"
+"""Trait of launch_gaps: most of the time is in gaps as short as the latency of a launch."""
+GRAPH_GAPS = "graph gaps"
+"""Trait of launch_gaps: most of the time is before CUDA graphs and their nodes."""
+NO_WORKERS = "no workers"
+"""Trait of host_bound: the data loader works in the training process itself."""
+UNEVEN = "uneven"
+"""Trait of exposed_communication: ranks differ so much that some of it must be waiting."""
 UNEVEN_FACTOR = 2.0
 """If one rank has this many times the exposed communication of another, some of it is probably waiting."""
 
 
 def check_host_bound(run: Run) -> Result:
     """Time in which the device waits for a launch that the host has not made yet, by rank."""
-    rule = RuleName.HOST_BOUND
+    rule = "host_bound"
     items = list_on_device(run)
     if (lacking := _find_lack(rule, items)) is not None:
         return lacking
@@ -54,7 +63,7 @@ def check_host_bound(run: Run) -> Result:
         by_rank={"idle_host_ratio": pick(fired, ranks)},
         facts=facts,
         per_step=per_step,
-        traits=(Trait.NO_WORKERS,) if loads else (),
+        traits=(NO_WORKERS,) if loads else (),
         figures=figures,
     )
 
@@ -70,7 +79,7 @@ def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[Figure]:
 
 def check_launch_gaps(run: Run) -> Result:
     """Time in which the device idles though its next work has been launched, by rank."""
-    rule = RuleName.LAUNCH_GAPS
+    rule = "launch_gaps"
     items = list_on_device(run)
     if (lacking := _find_lack(rule, items)) is not None:
         return lacking
@@ -105,12 +114,12 @@ def _count_gaps(item: TraceSummary, gaps: LaunchGaps, *, per_step: bool) -> dict
     }
 
 
-def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[Trait]:
+def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[str]:
     least_ns = MOST_RATIO * _read(item, "idle_launch_ns")
     if gaps.short_ns >= least_ns:
-        yield Trait.SHORT_GAPS
+        yield SHORT_GAPS
     if gaps.graph_ns >= least_ns:
-        yield Trait.GRAPH_GAPS
+        yield GRAPH_GAPS
 
 
 def _measure_gap(item: TraceSummary, gap: LaunchGap) -> Figure:
@@ -122,7 +131,7 @@ def _measure_gap(item: TraceSummary, gap: LaunchGap) -> Figure:
 
 def check_exposed_communication(run: Run) -> Result:
     """Time in which nothing but collectives runs, all ranks together."""
-    rule = RuleName.EXPOSED_COMMUNICATION
+    rule = "exposed_communication"
     items = list_on_device(run)
     if run.meta.world_size == 1:
         return None
@@ -146,7 +155,7 @@ def check_exposed_communication(run: Run) -> Result:
         by_rank={"exposed_ratio": pick(shares, ranks)},
         facts={"overlap_ratio": divide(busy_ns - exposed_ns, busy_ns)},
         per_step=per_step,
-        traits=(Trait.UNEVEN,) if uneven else (),
+        traits=(UNEVEN,) if uneven else (),
         figures=_find_longest(items, per_step=per_step),
     )
 
@@ -161,7 +170,7 @@ def _find_longest(items: list[TraceSummary], *, per_step: bool) -> tuple[Figure,
     return (Figure(sign="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
 
 
-def _find_lack(rule: RuleName, items: list[TraceSummary]) -> NotChecked | None:
+def _find_lack(rule: str, items: list[TraceSummary]) -> NotChecked | None:
     """Without device activity, or where no idle time has a known cause, the host's share of it is not known."""
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
@@ -173,3 +182,36 @@ def _find_lack(rule: RuleName, items: list[TraceSummary]) -> NotChecked | None:
 def _read(item: TraceSummary, name: str) -> int:
     value: int = getattr(item.device, name)
     return value
+
+
+_DEVICE_AND_LAUNCHES = "device activity and the calls that launched it"
+RULES = (
+    Rule(
+        name="host_bound",
+        check=check_host_bound,
+        looks_at="share of the step in which the device is idle because the host has not launched what comes next, and "
+        "what the host was in meanwhile: loading data, in calls that wait, in the optimizer, launching, or in nothing "
+        "that the trace shows",
+        threshold="{idle_ratio}: a step varies by less than that anyway; from "
+        "{most_ratio} of that time on, what the host was in is named as the cause",
+        thresholds={"idle_ratio": IDLE_RATIO, "most_ratio": MOST_RATIO},
+        needs=_DEVICE_AND_LAUNCHES,
+    ),
+    Rule(
+        name="launch_gaps",
+        check=check_launch_gaps,
+        looks_at="share of the step in which the device is idle although what comes next has been launched; how long "
+        "such gaps are, and what ends the ten longest",
+        threshold="{idle_ratio}: as above",
+        thresholds={"idle_ratio": IDLE_RATIO},
+        needs=_DEVICE_AND_LAUNCHES,
+    ),
+    Rule(
+        name="exposed_communication",
+        check=check_exposed_communication,
+        looks_at="share of the step in which nothing but collectives runs, mean over ranks",
+        threshold="{idle_ratio}: as above",
+        thresholds={"idle_ratio": IDLE_RATIO},
+        needs="device activity with collectives, more than one rank",
+    ),
+)

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from distprof.analyze.traces.findings.host_calls import check_copies_in_step, check_sync_in_step
-from distprof.analyze.traces.findings.memory import check_memory_limit
+from distprof.analyze.traces.findings.host import check_copies_in_step, check_memory_limit, check_sync_in_step
 from distprof.facts.run import DeviceSnapshot, Run
 from distprof.facts.trace_summary import CopyTotal
 from distprof.render.finding_texts import word_finding as word

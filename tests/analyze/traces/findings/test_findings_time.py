@@ -6,11 +6,9 @@ import dataclasses
 
 import pytest
 
-from distprof.analyze.traces.findings.attention import check_eager_attention
 from distprof.analyze.traces.findings.idle import check_exposed_communication, check_host_bound, check_launch_gaps
-from distprof.analyze.traces.findings.matmul import check_fp32_matmul, check_matmul_share
-from distprof.analyze.traces.findings.older_kernels import check_older_kernels
-from distprof.analyze.traces.findings.small_kernels import check_small_elementwise
+from distprof.analyze.traces.findings.kernels import check_eager_attention, check_small_elementwise
+from distprof.analyze.traces.findings.products import check_fp32_matmul, check_matmul_share, check_older_kernels
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, HostState, LaunchGap, LaunchGaps, QueueLength, TraceSummary
 from distprof.render.finding_texts import word_finding as word

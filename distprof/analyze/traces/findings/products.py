@@ -1,4 +1,4 @@
-"""Does the device mostly multiply matrices, and on the units built for that?"""
+"""Does the device mostly multiply matrices, and in kernels that use the units built for that?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from distprof.analyze.traces.findings.evidence import (
     Result,
+    Rule,
     average,
     divide,
     find_rank,
@@ -20,7 +21,7 @@ from distprof.analyze.traces.findings.evidence import (
 from distprof.facts.hardware import find_peak, is_amd
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, KernelTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
 from distprof.traces.reduce.kernel_names import PRODUCTS, find_architecture, multiplies_on_matrix_cores, runs_on_amd
 
 LEAST_PRODUCTS_RATIO = 0.5
@@ -33,11 +34,20 @@ WORTH_RATIO = 0.05
 _NO_COMPUTE = (Category.COMMUNICATION, Category.COPY)
 _WITHOUT_TENSOR_CORES = re.compile(r"GTX 16\d\d|GTX 10\d\d|\bMX\d{3}\b")
 _MAX_CATEGORIES = 3
+_MAX_OLDER = 3
+
+MATRIX_CORES = "matrix cores"
+"""Trait of fp32_matmul: the device is AMD's; else it has tensor cores."""
+CORES_USED = "cores used"
+"""Trait of fp32_matmul: the products run on those cores, at the rate of fp32."""
+TF32 = "tf32"
+"""Trait of fp32_matmul: the device has this precision."""
+Capability = tuple[int, int]
 
 
 def check_matmul_share(run: Run) -> Result:
     """Share of matrix products, attention and convolutions in compute, by rank."""
-    rule = RuleName.MATMUL_SHARE
+    rule = "matmul_share"
     items = [item for item in list_on_device(run) if _sum_compute(item) > 0]
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
@@ -105,7 +115,7 @@ class _Cores:
 
 def check_fp32_matmul(run: Run) -> Result:
     """Share of fp32 matrix products and convolutions in the GPU time of devices with tensor cores, or matrix cores."""
-    rule = RuleName.FP32_MATMUL
+    rule = "fp32_matmul"
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
@@ -139,13 +149,13 @@ def check_fp32_matmul(run: Run) -> Result:
     )
 
 
-def _list_traits(item: TraceSummary, cores: _Cores) -> tuple[Trait, ...]:
+def _list_traits(item: TraceSummary, cores: _Cores) -> tuple[str, ...]:
     """NVIDIA's tensor cores have no full fp32; AMD's matrix cores have, at a lower rate."""
     used = all(multiplies_on_matrix_cores(kernel.name) for kernel in _list_products(item, "fp32"))
     traits = {
-        Trait.MATRIX_CORES: cores.amd,
-        Trait.CORES_USED: cores.amd and used,
-        Trait.TF32: cores.tf32,
+        MATRIX_CORES: cores.amd,
+        CORES_USED: cores.amd and used,
+        TF32: cores.tf32,
     }
     return tuple(trait for trait, holds in traits.items() if holds)
 
@@ -206,3 +216,104 @@ def _find_cores(item: TraceSummary) -> _Cores | None:
     if not made or made[newest] < (7, 0):
         return None
     return _Cores(there=True, tf32=made[newest] >= (8, 0), sign="kernel", name=newest)
+
+
+def check_older_kernels(run: Run) -> Result:
+    """Share of matrix products in kernels of an older generation than the device, in GPU time, by rank.
+
+    Products in fp32 do not count: their kernels use no tensor cores, whatever they were made for.
+    """
+    rule = "older_kernels"
+    items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
+    if not items:
+        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+    known = {item.rank: capability for item in items if (capability := _find_capability(item)) is not None}
+    if not known:
+        told = any(_find_share(item, _list_made(item)) >= WORTH_RATIO for item in items)
+        return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE) if told else None
+    older = {item.rank: _list_older(item, known[item.rank]) for item in items if item.rank in known}
+    shares = {item.rank: _find_share(item, older[item.rank]) for item in items if item.rank in known}
+    fired = {rank: share for rank, share in shares.items() if share >= WORTH_RATIO}
+    if not fired:
+        return None
+    ranks = order_ranks(fired)
+    item = find_rank(items, ranks[0])
+    assert item.device is not None
+    longest = sorted(older[item.rank], key=lambda kernel: -kernel.total_ns)[:_MAX_OLDER]
+    number = ".".join(map(str, known[item.rank]))
+    return Finding(
+        rule=rule,
+        share_ratio=min(1.0, divide(sum_kernels(older[item.rank]), item.device.span_ns)),
+        ranks=ranks,
+        ranks_checked=len(items),
+        by_rank={"older_ratio": pick(fired, ranks)},
+        figures=(
+            Figure(sign=number, name=(item.head.device_name or "the device")[:LONGEST_NAME], ranks=ranks, numbers={}),
+            *(_measure_older(item, kernel) for kernel in longest),
+        ),
+    )
+
+
+def _find_capability(item: TraceSummary) -> Capability | None:
+    """None: not known, or AMD's, whose numbers of architectures are no generations."""
+    return None if is_amd(item.head.device_name or "") else item.head.compute_capability
+
+
+def _list_made(item: TraceSummary) -> list[KernelTotal]:
+    """The products whose names tell what they were made for."""
+    return [
+        kernel for kernel in item.kernels
+        if kernel.category in PRODUCTS and kernel.precision != "fp32" and find_architecture(kernel.name) is not None
+    ]  # fmt: skip
+
+
+def _list_older(item: TraceSummary, capability: Capability) -> list[KernelTotal]:
+    """Those of an earlier generation: a lower number before the point."""
+    return [kernel for kernel in _list_made(item) if _read_architecture(kernel)[0] < capability[0]]
+
+
+def _read_architecture(kernel: KernelTotal) -> Capability:
+    found = find_architecture(kernel.name)
+    assert found is not None
+    return found
+
+
+def _find_share(item: TraceSummary, kernels: list[KernelTotal]) -> float:
+    return divide(sum_kernels(kernels), sum_kernels(item.kernels))
+
+
+def _measure_older(item: TraceSummary, kernel: KernelTotal) -> Figure:
+    """A kernel, what it was made for, and its share of GPU time."""
+    made = ".".join(map(str, _read_architecture(kernel)))
+    numbers = {"device_ratio": _find_share(item, [kernel])}
+    return Figure(sign=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+
+
+RULES = (
+    Rule(
+        name="matmul_share",
+        check=check_matmul_share,
+        looks_at="share of matrix products, attention and convolutions in compute",
+        threshold="below {least_products_ratio}: everything else takes longer than they do "
+        "(not checked below {any_products_ratio}: the workload is of another kind)",
+        thresholds={"least_products_ratio": LEAST_PRODUCTS_RATIO, "any_products_ratio": ANY_PRODUCTS_RATIO},
+        needs="kernels whose names tell what they are for",
+    ),
+    Rule(
+        name="fp32_matmul",
+        check=check_fp32_matmul,
+        looks_at="share of fp32 matrix products and convolutions in GPU time, on devices with tensor or matrix cores",
+        threshold="{worth_ratio}: with less there is nothing to gain",
+        thresholds={"worth_ratio": WORTH_RATIO},
+        needs="kernels whose names tell the precision; the device's name or capability, or kernels made for it",
+    ),
+    Rule(
+        name="older_kernels",
+        check=check_older_kernels,
+        looks_at="share of matrix products in GPU time, without fp32, that run in kernels made for an older generation "
+        "of devices",
+        threshold="{worth_ratio}: with less there is nothing to gain",
+        thresholds={"worth_ratio": WORTH_RATIO},
+        needs="kernels whose names tell what they were made for; the device's capability",
+    ),
+)

@@ -1,25 +1,24 @@
-"""The texts of the rules about kernels: matrix products, their precision, and small element-wise kernels."""
+"""The texts of the rules about matrix products: their share, their precision, and what their kernels were made for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.render.finding_texts.kernel_names import name_kernel
+from distprof.analyze.traces.findings.products import CORES_USED, MATRIX_CORES, TF32
 from distprof.render.finding_texts.parts import (
-    NAME_LIMIT,
     FigureText,
     FindingText,
     list_by_rank,
     make_line,
     name_some,
+    say_kernel,
     say_name,
     say_ranks,
-    say_span,
     say_window,
     say_worst,
 )
-from distprof.render.units import format_count, format_factor, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Trait
+from distprof.render.units import format_factor, format_ratio, format_time
+from distprof.report.finding_report import Figure, Finding
 
 
 def word_matmul_share(finding: Finding) -> FindingText:
@@ -57,7 +56,7 @@ def _show_category(finding: Finding, figure: Figure) -> FigureText:
     return FigureText(
         what=f"{figure.sign}, of compute",
         value=f"{share}, {time} {say_window(finding)}",
-        where=f"{name_some(figure.ranks)}, most of it in {_name(figure)}",
+        where=f"{name_some(figure.ranks)}, most of it in {say_kernel(figure)}",
     )
 
 
@@ -65,8 +64,8 @@ def word_fp32_matmul(finding: Finding) -> FindingText:
     """Matrix products and convolutions in fp32 on a device with tensor cores, or matrix cores."""
     share, products = format_ratio(finding.by_rank["fp32_ratio"][0]), _name_products(finding)
     longest, source = finding.figures
-    cores = "matrix cores" if Trait.MATRIX_CORES in finding.traits else "tensor cores"
-    used = Trait.CORES_USED in finding.traits
+    cores = "matrix cores" if MATRIX_CORES in finding.traits else "tensor cores"
+    used = CORES_USED in finding.traits
     use = f"use the {cores} at the rate of fp32" if used else f"leave the {cores} idle"
     convolutions = format_ratio(finding.facts.get("convolutions_ratio"))
     among = FigureText(what="convolutions among them, of GPU time", value=convolutions, where=say_worst(finding))
@@ -75,7 +74,7 @@ def word_fp32_matmul(finding: Finding) -> FindingText:
         evidence=(
             *list_by_rank(finding, "fp32_ratio", f"fp32 {products}, of GPU time"),
             *((among,) if finding.facts.get("convolutions_ratio") else ()),
-            make_line(longest, _name(longest), what="longest of them"),
+            make_line(longest, say_kernel(longest), what="longest of them"),
             make_line(source, _SOURCES[source.sign] + say_name(source.name), what=cores),
         ),
         consequence=_say_ceiling(finding, share) + _say_untold(finding),
@@ -100,7 +99,7 @@ def _say_ceiling(finding: Finding, share: str) -> str:
     text = f"If these products took no time at all, GPU time would be {share} shorter: no more than that"
     if "peak_factor" not in finding.facts:
         return f"{text}, and less where they are bound by memory."
-    faster = "tf32" if Trait.TF32 in finding.traits else "fp16"
+    faster = "tf32" if TF32 in finding.traits else "fp16"
     peak, ceiling = format_factor(finding.facts["peak_factor"]), format_ratio(finding.facts["ceiling_ratio"])
     return (
         f"{text}. The device's {faster} peak is {peak} its fp32 peak, so the ceiling there is {ceiling}; "
@@ -118,12 +117,12 @@ def _say_untold(finding: Finding) -> str:
 def _say_precision(finding: Finding) -> str:
     convolutions = bool(finding.facts.get("convolutions_ratio"))
     layout = " memory_format=torch.channels_last suits convolutions on them." if convolutions else ""
-    if Trait.MATRIX_CORES in finding.traits:
+    if MATRIX_CORES in finding.traits:
         return (
             "Autocast to bf16, or to fp16 with a gradient scaler: the matrix cores multiply either several times as "
             f"fast as fp32, and it halves the memory traffic.{layout} Check the loss curve."
         )
-    if Trait.TF32 in finding.traits:
+    if TF32 in finding.traits:
         allowed = "; torch.backends.cudnn.allow_tf32 does so for convolutions" if convolutions else ""
         return (
             "torch.set_float32_matmul_precision('high') multiplies in TF32 (fewer digits in the products, the same "
@@ -133,28 +132,6 @@ def _say_precision(finding: Finding) -> str:
     return (
         "Autocast to fp16 with a gradient scaler, or to bf16 where the device has it; TF32 needs an NVIDIA device of "
         f"compute capability 8.0.{layout} Check the loss curve."
-    )
-
-
-def word_eager_attention(finding: Finding) -> FindingText:
-    """Attention in single kernels, with a softmax between its products."""
-    share, fused = format_ratio(finding.by_rank["softmax_ratio"][0]), finding.facts["fused_ratio"]
-    (longest,) = finding.figures
-    value = f"{_name(longest)}, {format_time(longest.numbers['device_ns'])} {say_window(finding)}"
-    return FindingText(
-        title=f"{share} of GPU time is softmax in kernels of its own, as in attention that is not fused"
-        f"{say_ranks(finding)}",
-        evidence=(
-            *list_by_rank(finding, "softmax_ratio", "softmax, of GPU time"),
-            make_line(longest, value, what="longest of them"),
-            FigureText(what="fused attention, of GPU time", value=format_ratio(fused), where=say_worst(finding)),
-        ),
-        consequence="Attention in single operators writes its scores, which grow with the square of the sequence, to "
-        "memory, and reads them again for the softmax, the mask, dropout and the second product.",
-        remedy="torch.nn.functional.scaled_dot_product_attention (in Transformers attn_implementation='sdpa' or "
-        "'flash_attention_2') keeps the scores on the chip; it takes a fused kernel for fp16 and bf16 and a mask that "
-        "the kernel knows (is_causal=True). A softmax outside of attention is fused with its neighbours by "
-        "torch.compile.",
     )
 
 
@@ -171,7 +148,7 @@ def word_older_kernels(finding: Finding) -> FindingText:
             *(
                 make_line(
                     kernel,
-                    f"{_name(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
+                    f"{say_kernel(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
                     what=f"made for {kernel.sign}",
                 )
                 for kernel in kernels
@@ -190,38 +167,8 @@ def _list_made(kernels: Sequence[Figure]) -> str:
     return " and ".join(sorted({kernel.sign for kernel in kernels}))
 
 
-def word_small_elementwise(finding: Finding) -> FindingText:
-    """Many element-wise kernels that are shorter than their launch."""
-    window, limit = say_window(finding), format_time(finding.facts["small_limit_ns"])
-    (most,) = finding.figures
-    number, launches = _count(finding.by_rank["small_count"][0]), format_ratio(finding.facts["launches_ratio"])
-    return FindingText(
-        title=f"{number} element-wise kernels {window} take less than {limit} each: {launches} of all launches"
-        f"{say_ranks(finding)}",
-        evidence=(
-            *list_by_rank(finding, "small_count", f"small element-wise kernels {window}", _count),
-            FigureText(
-                what="their run time",
-                value=f"at most {format_ratio(finding.share_ratio)} of {say_span(finding)}",
-                where=say_worst(finding),
-            ),
-            make_line(most, f"{_name(most)}, {_count(most.numbers['small_count'])} {window}", what="most often"),
-            FigureText(
-                what="device idle, waiting for the host, but not for data",
-                value=format_ratio(finding.facts["idle_launching_ratio"]),
-                where=say_worst(finding),
-            ),
-        ),
-        consequence="Each of them reads and writes memory for little arithmetic, and costs the host more to launch "
-        "than the device to run.",
-        remedy="torch.compile fuses chains of them; fused=True or foreach=True for the optimizer; "
-        "torch.nn.utils.clip_grad_norm_ with foreach; fused normalisation and attention.",
-    )
-
-
-def _name(figure: Figure) -> str:
-    return name_kernel(figure.name or "", NAME_LIMIT)
-
-
-def _count(count: float) -> str:
-    return format_count(round(count))
+WORDS = {
+    "matmul_share": word_matmul_share,
+    "fp32_matmul": word_fp32_matmul,
+    "older_kernels": word_older_kernels,
+}

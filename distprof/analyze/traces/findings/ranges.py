@@ -1,4 +1,4 @@
-"""Which numbers in these traces are easy to misread?"""
+"""Which host times of named ranges are easy to misread?"""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from distprof.analyze.traces.findings.evidence import Result, divide, has_strange
-from distprof.analyze.traces.findings.traced_time import fits_steps, measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.analyze.traces.findings.evidence import (
+    Result,
+    Rule,
+    divide,
+    fits_steps,
+    has_strange,
+    measure_busy_ns,
+    sum_steps_ns,
+)
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, RangeTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName, Trait
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
 
 APART_RATIO = 0.1
 """By this much one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
 UNLIKE_FACTOR = 1.2
 """Between the two shares of a range: with less, its host time does not mislead about it."""
-WARMUP_FACTOR = 1.2
-"""How far warm-up must shift a mean or a share to change a ranking of ranges by it."""
-ERROR_RATIO = 0.05
-"""Of the step: how far warm-up must shift a range's share to change a conclusion."""
+HOST_ONLY = "host only"
+"""Trait: there are host times only."""
+NOT_UNDERSTOOD = "not understood"
+"""Trait: the traces hold events that could not be interpreted."""
+CALLS_TRACED = "calls traced"
+"""Trait: the device's API was called."""
 WHOLE_RATIO = 0.95
 """Of the step on the host: a range this long, or one whose instances are, is the step itself and not a part of it."""
 MAX_SHOWN = 5
@@ -35,8 +44,6 @@ class _Merged:
     """Whether the range loads data: nobody expects that on the GPU."""
     steps_ns: float = 0.0
     """Measured steps on the host, of the ranks that have the range; 0: unknown, or the range outlasts them."""
-    all_steps_ns: float = 0.0
-    """The same, warm-up steps included."""
     num_steps: int = 0
     """Measured steps of the ranks that have the range."""
     work_ns: int = 0
@@ -45,8 +52,6 @@ class _Merged:
     gpu_ns: int | None = None
     """Without collectives, which wait for other ranks more than they work."""
     count: int = 0
-    warmup_count: int = 0
-    warmup_ns: int = 0
 
     @property
     def host_ratio(self) -> float:
@@ -70,27 +75,6 @@ class _Merged:
         instance_ratio = divide(divide(self.host_ns, self.count), divide(self.steps_ns, self.num_steps))
         return max(self.host_ratio, instance_ratio) >= WHOLE_RATIO
 
-    @property
-    def table_ratio(self) -> float:
-        """`host_ratio` as a table of all instances has it, with warm-up in both the range and the steps."""
-        return divide(self.host_ns + self.warmup_ns, self.all_steps_ns)
-
-    @property
-    def mean_factor(self) -> float:
-        """Mean of all instances, warm-up included, over the mean of the measured ones."""
-        return divide((self.host_ns + self.warmup_ns) / (self.count + self.warmup_count), self.host_ns / self.count)
-
-    @property
-    def share_factor(self) -> float:
-        """By what factor a table of all instances overstates the share of the step."""
-        return divide(self.table_ratio, self.host_ratio)
-
-    @property
-    def error_ratio(self) -> float:
-        """How far off the range's share of the step is, or would be if computed from the shifted mean."""
-        by_mean = abs(1 - min(self.mean_factor, 1 / self.mean_factor)) * self.host_ratio
-        return min(1.0, max(abs(self.table_ratio - self.host_ratio), by_mean))
-
     def make_figure(self, numbers: Mapping[str, float]) -> Figure:
         """Some of its numbers, under its name."""
         return Figure(sign="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
@@ -98,7 +82,7 @@ class _Merged:
 
 def check_host_is_not_gpu(run: Run) -> Result:
     """Pairs of ranges of which one takes longer on the host and the other on the GPU."""
-    rule = RuleName.HOST_IS_NOT_GPU
+    rule = "host_is_not_gpu"
     ranges = _merge_ranges(run)
     if not any(part.count for part in ranges):
         return NotChecked(rule=rule, lack=Lack.NO_RANGES)
@@ -151,10 +135,10 @@ def _judge_without_device(run: Run, ranges: list[_Merged]) -> Result:
     if _is_cpu_job(run):
         return None
     if not any(_has_device(item) for item in run.activity):
-        return NotChecked(rule=RuleName.HOST_IS_NOT_GPU, lack=Lack.NO_DEVICE)
-    traits = {Trait.HOST_ONLY: True, Trait.NOT_UNDERSTOOD: has_strange(run), Trait.CALLS_TRACED: _has_calls(run)}
+        return NotChecked(rule="host_is_not_gpu", lack=Lack.NO_DEVICE)
+    traits = {HOST_ONLY: True, NOT_UNDERSTOOD: has_strange(run), CALLS_TRACED: _has_calls(run)}
     return Finding(
-        rule=RuleName.HOST_IS_NOT_GPU,
+        rule="host_is_not_gpu",
         share_ratio=1.0,
         ranks=_list_ranks(ranges),
         ranks_checked=len(run.activity),
@@ -187,57 +171,11 @@ def _has_calls(run: Run) -> bool:
     return any(item.calls_ns is not None for item in run.activity)
 
 
-def check_warmup_in_statistics(run: Run) -> Result:
-    """Ranges whose mean or share of the step changes much when warm-up instances are counted."""
-    rule = RuleName.WARMUP_IN_STATISTICS
-    if run.traced_rows is not None:  # a kernel window of our own, whose first step is dropped on purpose
-        return None
-    ranges = _merge_ranges(run)
-    if not ranges:
-        return NotChecked(rule=rule, lack=Lack.NO_RANGES)
-    if not any(item.num_steps for item in run.activity):
-        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
-    both = [part for part in ranges if part.count and part.warmup_count and part.host_ns and part.steps_ns]
-    shifted = [
-        part for part in both
-        if part.error_ratio >= ERROR_RATIO and (_is_off(part.mean_factor) or _is_off(part.share_factor))
-    ]  # fmt: skip
-    if not shifted:
-        return None
-    shifted.sort(key=lambda part: -part.error_ratio)
-    return Finding(
-        rule=rule,
-        share_ratio=shifted[0].error_ratio,
-        ranks=_list_ranks(shifted[:1]),
-        ranks_checked=len(run.activity),
-        facts={"misleading_count": len(shifted), "ranges_count": len(ranges)},
-        traits=(Trait.SHARE_OFF,) if _is_off(shifted[0].share_factor) else (),
-        figures=tuple(_measure_instances(part) for part in shifted[:MAX_SHOWN]),
-    )
-
-
-def _is_off(factor: float) -> bool:
-    return not 1 / WARMUP_FACTOR < factor < WARMUP_FACTOR
-
-
-def _measure_instances(part: _Merged) -> Figure:
-    return part.make_figure({
-        "all_count": part.count + part.warmup_count,
-        "all_total_ns": part.host_ns + part.warmup_ns,
-        "all_ratio": part.table_ratio,
-        "measured_count": part.count,
-        "measured_total_ns": part.host_ns,
-        "measured_ratio": part.host_ratio,
-        "share_factor": part.share_factor,
-        "mean_factor": part.mean_factor,
-    })  # fmt: skip
-
-
 def _merge_ranges(run: Run) -> list[_Merged]:
     merged: dict[tuple[str, str], _Merged] = {}
     lacks_steps: dict[tuple[str, str], bool] = defaultdict(bool)
     for item in run.activity:
-        steps_ns, all_steps_ns = sum_steps_ns(run, item), sum_all_steps_ns(run, item)
+        steps_ns = sum_steps_ns(run, item)
         work_ns = 0 if item.device is None else item.device.compute_ns + item.device.memory_ns
         for part in item.ranges:
             key = part.domain, part.name
@@ -246,25 +184,31 @@ def _merge_ranges(run: Run) -> list[_Merged]:
             into.host_ns += part.host_ns
             into.count += part.count
             into.num_steps += item.num_steps
-            into.warmup_count += part.warmup_count
-            into.warmup_ns += part.warmup_host_ns
             into.steps_ns += steps_ns or 0.0
-            into.all_steps_ns += all_steps_ns or 0.0
             lacks_steps[key] |= not steps_ns
             if part.gpu_ns is not None and part.count:
                 into.gpu_ns = (into.gpu_ns or 0) + part.gpu_ns - (part.gpu_communication_ns or 0)
                 into.work_ns += work_ns
     for key, whole in merged.items():
         # the steps of some of the ranks are no base for a share over all, nor are steps that the range outlasts
-        if lacks_steps[key] or not _fits(whole):
+        if lacks_steps[key] or not fits_steps(whole.host_ns, whole.count, whole.steps_ns):
             whole.steps_ns = 0.0
     return list(merged.values())
 
 
-def _fits(part: _Merged) -> bool:
-    all_ns, all_count = part.host_ns + part.warmup_ns, part.count + part.warmup_count
-    return fits_steps(part.host_ns, part.count, part.steps_ns) and fits_steps(all_ns, all_count, part.all_steps_ns)
-
-
 def _name(part: RangeTotal) -> str:
     return (f"{part.domain}:{part.name}" if part.domain else part.name)[:LONGEST_NAME]
+
+
+RULES = (
+    Rule(
+        name="host_is_not_gpu",
+        check=check_host_is_not_gpu,
+        looks_at="ranges' shares of the step on the host against their shares of the GPU's work without collectives",
+        threshold="one range leads another by more than {apart_ratio} of the step on the host, and the other leads "
+        "by as much on the GPU, so host times name the wrong one; or a GPU whose activity was not traced",
+        thresholds={"apart_ratio": APART_RATIO},
+        needs="named ranges; steps",
+        costs_time=False,
+    ),
+)

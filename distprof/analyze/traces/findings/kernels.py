@@ -1,9 +1,10 @@
-"""Is the work cut into pieces too small to be worth launching?"""
+"""Do kernels between the matrix products take time that fusing them would save: softmax, and many that are small?"""
 
 from __future__ import annotations
 
 from distprof.analyze.traces.findings.evidence import (
     Result,
+    Rule,
     average,
     divide,
     find_launching_ratio,
@@ -12,11 +13,52 @@ from distprof.analyze.traces.findings.evidence import (
     list_on_device,
     order_ranks,
     pick,
+    sum_kernels,
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, KernelTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked, RuleName
+from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.traces.reduce.kernel_names import is_softmax
 from distprof.traces.reduce.kernels import SMALL_NS
+
+SOFTMAX_RATIO = 0.05
+"""Of GPU time: fused attention saves the softmax, and about as much again in the products beside it."""
+
+
+def check_eager_attention(run: Run) -> Result:
+    """Share of softmax kernels in GPU time, by rank, without those of losses."""
+    rule = "eager_attention"
+    items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
+    if not items:
+        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+    shares = {item.rank: divide(_sum_softmax(item), sum_kernels(item.kernels)) for item in items}
+    fired = {rank: share for rank, share in shares.items() if share >= SOFTMAX_RATIO}
+    if not fired:
+        return None
+    ranks, per_step = order_ranks(fired), have_steps(items)
+    item = find_rank(items, ranks[0])
+    assert item.device is not None
+    longest = max(_list_softmax(item), key=lambda kernel: kernel.total_ns)
+    numbers = {"device_ns": average(longest.total_ns, item, per_step=per_step)}
+    return Finding(
+        rule=rule,
+        share_ratio=min(1.0, divide(_sum_softmax(item), item.device.span_ns)),
+        ranks=ranks,
+        ranks_checked=len(items),
+        by_rank={"softmax_ratio": pick(fired, ranks)},
+        facts={"fused_ratio": divide(sum_kernels(item.kernels, Category.ATTENTION), sum_kernels(item.kernels))},
+        per_step=per_step,
+        figures=(Figure(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),),
+    )
+
+
+def _list_softmax(item: TraceSummary) -> list[KernelTotal]:
+    return [kernel for kernel in item.kernels if is_softmax(kernel.name)]
+
+
+def _sum_softmax(item: TraceSummary) -> int:
+    return sum(kernel.total_ns for kernel in _list_softmax(item))
+
 
 MANY_PER_STEP = 100
 """Fewer launches than this cost the host a millisecond at most."""
@@ -31,7 +73,7 @@ kernel."""
 
 def check_small_elementwise(run: Run) -> Result:
     """Number of element-wise kernels shorter than `SMALL_NS`, by rank."""
-    rule = RuleName.SMALL_ELEMENTWISE
+    rule = "small_elementwise"
     items = [item for item in list_on_device(run) if item.kernels]
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
@@ -88,3 +130,31 @@ def _find_most_frequent(item: TraceSummary, *, per_step: bool) -> Figure:
     most = max(chosen, key=lambda kernel: kernel.small_count)
     numbers = {"small_count": average(most.small_count, item, per_step=per_step)}
     return Figure(sign="kernel", name=most.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+
+
+RULES = (
+    Rule(
+        name="eager_attention",
+        check=check_eager_attention,
+        looks_at="share of softmax kernels in GPU time, without those of losses and of the choice of experts",
+        threshold="{softmax_ratio}: fused attention saves them, and about as much in the products beside them",
+        thresholds={"softmax_ratio": SOFTMAX_RATIO},
+        needs="kernels",
+    ),
+    Rule(
+        name="small_elementwise",
+        check=check_small_elementwise,
+        looks_at="element-wise kernels shorter than {small_ns}, which cost more to launch than to run",
+        threshold="{many_per_step} per step and {launch_ratio} of all launches, if they take "
+        "{time_ratio} of the step or the device waits for the host {idle_ratio} of "
+        "it: fewer change little",
+        thresholds={
+            "launch_ratio": LAUNCH_RATIO,
+            "time_ratio": TIME_RATIO,
+            "idle_ratio": IDLE_RATIO,
+            "many_per_step": MANY_PER_STEP,
+            "small_ns": SMALL_NS,
+        },
+        needs="kernels",
+    ),
+)

@@ -1,0 +1,122 @@
+"""The JSON schema of ``report.json``, made from the parts of a report: their docstrings are its descriptions."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from distprof.facts.modules import MEMORY_KINDS
+from distprof.facts.run import Clock, CollectiveKind, Phase, Stretch
+from distprof.facts.trace_summary import Category
+from distprof.render.finding_texts import FindingText
+from distprof.report.finding_report import Finding, NotChecked
+from distprof.report.report import SCHEMA, Report
+
+_WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
+"""What the file holds of a part beside its fields; see `distprof.render.files.files.describe_plain`."""
+_BETWEEN = ("data between steps", *(stretch for stretch in Stretch), "waits between steps")
+_CLOSED: Mapping[str, Iterable[str]] = {
+    "clock": Clock, "clocks": Clock, "category": Category, "PhaseReport.phase": Phase, "BusiestRank.phase": Phase,
+    "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch), "WindowCheck.phase": ("step", *Phase),
+    "BetweenPart.part": _BETWEEN, "CommunicationReport.kind": CollectiveKind, "WaitReport.kind": CollectiveKind,
+    "BandwidthReport.kind": CollectiveKind, "MemoryKind.kind": (*MEMORY_KINDS, "rest", "peak"),
+}  # fmt: skip
+"""The values that fields of text can have, by the name of the field, or of its part and field."""
+_NOT_NEGATIVE = ("_ns", "_bytes", "_ratio", "_per_s", "_per_step", "_count")
+_SIGNED = frozenset({
+    "offset_ns", "end_gap_ns", "drift_ratio", "lost_ns", "late_ns", "joint_ns", "remainder_ns", "excess_ns", "rank_ns",
+    "others_ns", "phase_excess_ns", "own_ns", "low_ratio", "high_ratio", "difference_ratio", "wait_ns",
+})  # fmt: skip
+"""Numbers that can be below 0 although their unit ends like those that cannot."""
+_AT_MOST_1 = frozenset({"mfu_ratio", "hfu_ratio", "overlap_ratio", "queue_empty_ratio"})
+
+
+def describe_schema() -> dict[str, Any]:
+    """The schema of `distprof.report.report.Report` as ``report.json`` holds it; every part is closed."""
+    parts: dict[str, dict[str, Any]] = {}
+    whole = _describe_part(Report, parts)
+    whole["properties"]["schema"] = {**whole["properties"]["schema"], "const": SCHEMA}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('.', ':').replace('/', ':')}",
+        "title": "distprof report",
+        **whole,
+        "description": "Everything distprof concludes about a run. Times are in nanoseconds (ns) on the clock named "
+        "beside them, sizes in bytes. Null means not measured; 0 means measured, and zero.",
+        "$defs": parts,
+    }
+
+
+def _describe_part(part: type, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    hints = typing.get_type_hints(part)
+    texts, properties = read_field_texts(part), dict[str, Any]()
+    for name, hint in {field.name: hints[field.name] for field in dataclasses.fields(part)}.items():
+        properties[name] = _describe_value(hint, name, part, parts)
+    for name, hint in _WORDS.get(part, {}).items():
+        properties[name] = _describe_value(hint, name, part, parts)
+    for name, text in texts.items():
+        properties[name] = {"description": text, **properties[name]}
+    return {
+        "description": _clean(inspect.getdoc(part) or ""), "type": "object", "additionalProperties": False,
+        "required": list(properties), "properties": properties,
+    }  # fmt: skip
+
+
+@functools.cache
+def read_field_texts(part: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, which Python itself does not keep, by name."""
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    assert isinstance(made, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, text in zip(made.body, made.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                texts[name] = _clean(inspect.cleandoc(said))
+    return texts
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.replace("`", "").split()).replace("None:", "null:").replace("None,", "null,")
+
+
+def _describe_value(hint: Any, name: str, part: type, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        (option,) = (item for item in inner if item is not types.NoneType)
+        return {"anyOf": [_describe_value(option, name, part, parts), {"type": "null"}]}
+    if origin is tuple:
+        if inner[-1:] == (Ellipsis,):
+            return {"type": "array", "items": _describe_value(inner[0], name, part, parts)}
+        return {"type": "array", "prefixItems": [_describe_value(item, name, part, parts) for item in inner]}
+    if origin is typing.Literal:
+        return {"type": "string", "enum": list(inner)}
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if hint.__name__ not in parts:
+            parts[hint.__name__] = {}  # its place, before the parts that it holds
+            parts[hint.__name__] = _describe_part(hint, parts)
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
+        return {"type": "string", "enum": [str(item) for item in hint]}
+    if hint is str:
+        closed = _CLOSED.get(f"{part.__name__}.{name}", _CLOSED.get(name))
+        return {"type": "string"} if closed is None else {"type": "string", "enum": [str(item) for item in closed]}
+    return _describe_number(hint, name)
+
+
+def _describe_number(hint: Any, name: str) -> dict[str, Any]:
+    if hint is bool:
+        return {"type": "boolean"}
+    if hint is int:
+        return {"type": "integer", "minimum": 0}
+    if hint is not float:
+        return {"type": "object"}
+    limits = {"minimum": 0} if name.endswith(_NOT_NEGATIVE) and name not in _SIGNED else {}
+    return {"type": "number", **limits, **({"maximum": 1} if name in _AT_MOST_1 else {})}
