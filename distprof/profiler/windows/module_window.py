@@ -15,9 +15,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from distprof.config.schema import ProfileConfig
 from distprof.facts.modules import RankMemory
-from distprof.modules.memory_watch import MemoryWatch
-from distprof.modules.profile import ModuleProfiler
-from distprof.modules.table import make_table
+from distprof.modules.memory import MemoryWatch
+from distprof.modules.profile import ModuleProfiler, make_table
 from distprof.record.gather.step_window import StepWindow, say_apart
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.step.recorder import Recorder
