@@ -7,9 +7,8 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
-from distprof.cli.output_folder import LONGEST_NAME
+from distprof.cli.options import LONGEST_PATH, add_number
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.render.units import clean_text, format_bytes
 from distprof.storage.run_folder import read_meta
@@ -46,32 +45,27 @@ ANSWER_LIMIT_S = 30.0
 TOLD_EVERY_S = 10.0
 
 
-def add_window(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
-    window = verbs.add_parser(
-        "window", help="a kernel window of a running job, on all ranks together",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run folder of the job")
+    add_number(
+        parser, "--steps", least=1, most=MAX_STEPS, metavar="N",
+        help=f"steps to keep, 1 to {MAX_STEPS} (default: the job's profile.kernel_steps)",
     )  # fmt: skip
-    window.add_argument("run", type=Path, metavar="RUN", help="the run folder of the job")
-    window.add_argument(
-        "--steps", type=int, help=f"steps to keep, 1 to {MAX_STEPS} (default: the job's profile.kernel_steps)"
-    )
 
 
-def run_window(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Asks, waits, and says where the traces are.
 
     Raises:
         DistprofError: There is no window, and why.
     """
-    folder, steps = options.run, options.steps
-    shown = clean_text(folder, LONGEST_NAME)
-    if steps is not None and not 1 <= steps <= MAX_STEPS:
-        raise UsageError(f"--steps {steps}: must be 1 to {MAX_STEPS}")
+    folder = options.run
+    shown = clean_text(folder, LONGEST_PATH)
     if not (folder / "run.json").exists():
         raise UsageError(f"{shown}: not a run folder (no run.json): pass that of a running job")
     window_s = _read_window_s(folder)
-    request = WindowRequest(id=uuid.uuid4().hex, steps=steps)
+    request = WindowRequest(id=uuid.uuid4().hex, steps=options.steps)
     if not is_running(folder):
         raise DistprofError(f"{shown}: the job has ended: what it recorded: distprof report {shown}")
     if not publish_request(folder, request):
@@ -132,7 +126,7 @@ def _show(folder: Path, state: WindowState) -> int:
         raise DistprofError("no rank has written a trace into this folder")
     size = format_bytes(sum(path.stat().st_size for path in traces))
     first, last = state.steps[0], state.steps[-1]
-    shown = clean_text(place, LONGEST_NAME)
+    shown = clean_text(place, LONGEST_PATH)
     print(f"kernel window: {shown}  (steps {first} to {last}, {len(traces)} trace(s), {size})")
     print(f"look at it: distprof report {shown}, or open a trace in ui.perfetto.dev")
     return EXIT_PARTIAL if state.missing else EXIT_OK

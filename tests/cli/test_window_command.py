@@ -61,7 +61,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
             f"distprof: {path}: not a run folder (no run.json): pass that of a running job\n"
         )
     assert run_verb(["window", str(tmp_path), "--steps", "0"]) == 2
-    assert "--steps 0: must be 1 to 1000" in capsys.readouterr().err
+    assert "--steps 0: must be a whole number, 1 to 1000" in capsys.readouterr().err
 
 
 def test_a_job_that_has_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from distprof.cli.sweep.outcome import judge
-from distprof.cli.sweep.process import JobProcess
+from distprof.cli.sweep.process import JobProcess, judge
 from distprof.config.compose import quote_text
 from distprof.errors import DistprofError
 from distprof.facts.sweep import Sweep, SweepJob
