@@ -259,6 +259,6 @@ def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None
             for name in names:
                 write_whole(folder / f"{name}{share.suffix}.csv", write_csv(_make(name, share)))
     except OSError as error:
-        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror})") from None
+        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror}): choose another folder") from None
     count = len(shares) * len(names)
     print(f"{count} table{'s' * (count != 1)} in {folder}")

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if place is None:
         raise UsageError(f"{options.place}: must be ENTITY/PROJECT, such as my-team/distprof")
     if not options.name.isprintable() or not options.name.strip():
-        raise UsageError("--name: must be a line of text")
+        raise UsageError("--name: must be one line of printable text, such as --name 'nightly runs'")
     require_workspaces()
     if not is_logged_in():
         raise DistprofError("wandb-dashboard: not logged in to W&B: run wandb login, or set WANDB_API_KEY")

@@ -216,8 +216,8 @@ def test_the_layers_hold_all_parameters(place: Path, capsys: pytest.CaptureFixtu
     [
         (["ours:nothing"], 1, "ours:nothing: cannot be built (AttributeError: "),
         (["nowhere:build"], 1, "nowhere:build: cannot be built (ModuleNotFoundError: "),
-        (["ours:number"], 1, "ours:number: returned int, which is no torch.nn.Module; return the model"),
-        (["ours:nothing_returned"], 1, "ours:nothing_returned: returned None, which is no torch.nn.Module"),
+        (["ours:number"], 1, "ours:number: returned int, which is not a torch.nn.Module: return the model"),
+        (["ours:nothing_returned"], 1, "ours:nothing_returned: returned None, which is not a torch.nn.Module"),
         (["ours:Named", "--input", "pictures=float32:2x3"], 1, "argument 'pictures'); its forward takes (*, images"),
         (
             ["ours:with_batch", "--input", "float32:2x3"],

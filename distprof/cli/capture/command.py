@@ -73,7 +73,7 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     own = {"--per-rank", "--keep-secrets", "--no-report"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
-        raise UsageError(f"{given[0]}: distprof sets it, with a new folder: set runs_dir=... after the --")
+        raise UsageError(f"{given[0]}: distprof sets it: choose where captures go with runs_dir=FOLDER after the --")
     if "profile=kernels" in overrides:
         raise UsageError("profile=kernels: torch.profiler and nsys cannot both trace CUDA: leave one of them out")
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]

@@ -46,7 +46,7 @@ class TorchrunLauncher(Launcher):
         torchrun: Sequence[str] = TORCHRUN,
         capture: Sequence[str] = CAPTURE,
     ) -> None:
-        """Starts nothing yet.
+        """Takes a sweep whose jobs `launch` will run.
 
         Args:
             sweep: Every job; those that have completed or are refused are left as they are.
