@@ -34,8 +34,8 @@ examples:
   distprof window runs/2026-01-31_12-00-00_train --steps 10
 
 Rank 0 looks for a request every profile.window_s seconds. The ranks wait for each other where the window begins and
-where it ends, and one warm-up step runs before the steps that are kept. The traces are written into kernels/step-NNNNNNNN/ of
-the run folder.
+where it ends, and one warm-up step runs before the steps that are kept. The traces are written into
+kernels/step-NNNNNNNN/ of the run folder.
 
 Exit codes: 0 every rank has written its trace, 1 there is no window (the job has ended, or refuses and says why), 2
 usage, or not a run folder, 3 some rank has written no trace, or only on its own host, 130 Ctrl-C.

@@ -20,9 +20,9 @@ from distprof.cli.bench.overhead import (
     TORCH_PROFILER,
     Workload,
     list_conditions,
-    measure_workload,
     order_runs,
 )
+from distprof.cli.bench.overhead import measure_workload as measure
 from distprof.cli.bench.overhead import write_command as write
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_USAGE, DistprofError, UsageError
@@ -114,7 +114,7 @@ def test_the_runs_are_read_back_and_compared(monkeypatch: pytest.MonkeyPatch) ->
     launched: dict[str, int] = {}
     told: list[tuple[str, float]] = []
     monkeypatch.setattr("distprof.cli.bench.overhead.read_run", read)
-    found = measure_workload(
+    found = measure(
         TINY, [BARE, PHASES], repeats=2, progress=lambda *facts: told.append(facts), launch=launch
     )  # fmt: skip
     assert told == [(BARE.name, 1e8), (PHASES.name, 1.1e8), (PHASES.name, 1.1e8), (BARE.name, 1e8)]
@@ -135,7 +135,7 @@ def test_a_run_that_fails_says_why(exit_code: int, stderr: str, error: type[Dist
         return subprocess.CompletedProcess(command, exit_code, "", stderr)
 
     with pytest.raises(DistprofError) as caught:
-        measure_workload(TINY, [BARE], repeats=1, progress=lambda *_: None, launch=launch)
+        measure(TINY, [BARE], repeats=1, progress=lambda *_: None, launch=launch)
     assert type(caught.value) is error and str(caught.value) == message
 
 
