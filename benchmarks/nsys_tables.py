@@ -19,7 +19,7 @@ from rich.console import Console
 from benchmarks.process_tree import ProcessOutcome, run_fresh
 from benchmarks.table_capture import make_capture
 from distprof import __version__
-from distprof.cli.bench.figures import require_folder, write_figures
+from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
 from distprof.render.units import clean_text
 from distprof.storage.safe_open import SQLITE_MAGIC, begins_with

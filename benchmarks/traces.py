@@ -24,7 +24,7 @@ from benchmarks.process_tree import ProcessOutcome, run_fresh
 from benchmarks.synthetic_traces import TraceGeneration
 from benchmarks.trace_job import make_job
 from distprof import __version__
-from distprof.cli.bench.figures import require_folder, write_figures
+from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
 
 OURS, RIVAL = "distprof", "HolisticTraceAnalysis"

@@ -42,7 +42,7 @@ MOST_FILES, MOST_AT_THE_TOP = 25, 3
 
 ALLOWED = {
     "torch": "world compiling record modules observe profiler train attach cli/model_target.py cli/bench/wrapped.py "
-    "cli/doctor/torch_facts.py",
+    "cli/doctor/probe_torch.py",
     "accelerate": "train attach",
     "transformers": "attach/transformers.py",
     "lightning": "attach/lightning.py",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.capture.neighbours import find_wall
+from distprof.cli.capture.environment import find_wall
 from distprof.facts.run import PHASES
 from tests.ranks import REPOSITORY, make_environment
 

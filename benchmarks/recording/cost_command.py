@@ -26,7 +26,7 @@ from benchmarks.recording.recording_cost import (
     measure_recording_cost,
 )
 from benchmarks.recording.wrapper_cost import TURNS, WrapperCost, measure_wrappers
-from distprof.cli.bench.figures import require_folder, write_figures
+from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 
 STEP_MS = STEP_NS // 1_000_000

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from distprof.cli.output_folder import write_into
-from distprof.cli.standard_streams import require_width
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
+from distprof.cli.options import add_number, add_width, write_figures, write_into
+from distprof.errors import EXIT_OK, EXIT_PARTIAL
 from distprof.render.files.column_files import NO_PARQUET, can_write_parquet, list_writers
 from distprof.render.files.files import write_each
 from distprof.render.files.module_files import list_profile_columns
@@ -22,7 +20,6 @@ from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.terminal.terminal import render_sections
 from distprof.render.units import clean_text, format_bytes
 from distprof.report.module_report import ModuleReport
-from distprof.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from distprof.cli.model_target import Inside
@@ -42,20 +39,10 @@ examples:
   distprof model train=gpt2_small train.seq_len=1024 strategy=fsdp ranks=64
   distprof model train=gpt2_tiny --measure
   distprof model my_package.models:build --input int64:4x128
-  distprof model my_package.models:build --input images=float32:8x3x224x224 --mode forward --depth 2 --json model.json
+  distprof model my_package.models:build --input images=float32:8x3x224x224 \\
+      --mode forward --depth 2 --json model.json
 
-a 70 B Llama of Transformers under FSDP2 on 64 ranks, in a file llama.py of the current folder:
-  from transformers import LlamaConfig, LlamaForCausalLM
-
-  def build():
-      config = LlamaConfig(
-          hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
-          num_key_value_heads=8, vocab_size=128256, use_cache=False,
-      )
-      model = LlamaForCausalLM(config).train()
-      model.gradient_checkpointing_enable()
-      return model
-
+  a 70 B Llama under FSDP2 on 64 ranks; docs/modules.md shows llama.py:
   distprof model llama:build strategy=fsdp ranks=64 train.precision=bf16 \\
       --input input_ids=int64:1x8192 --input labels=int64:1x8192 --depth 3
 
@@ -74,40 +61,39 @@ model asks for values that are not computed, or a file of --out could not be wri
 """
 
 
-def add_model(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
-    model = verbs.add_parser(
-        "model", help="show the parameters, work and memory of a model's modules, without training",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    model.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument(
         "target", nargs="+", metavar="PACKAGE.MODULE:FUNCTION | OVERRIDE",
         help="what builds the model, overrides of a training job's configuration, and ranks=N",
     )  # fmt: skip
-    model.add_argument(
+    parser.add_argument(
         "--input", action="append", default=[], metavar="[NAME=]DTYPE:SHAPE",
         help="a tensor that the function's model is given, such as int64:4x128; may be repeated",
     )  # fmt: skip
-    model.add_argument("--mode", choices=("forward", "forward_backward"), help="(default: with backward)")
-    model.add_argument("--measure", action="store_true", help="run the model here, and take the time")
-    model.add_argument("--passes", type=int, default=3, metavar="N", help="with --measure: timed passes (default: 3)")
-    model.add_argument("--depth", type=int, metavar="N", help="show modules down to this depth (default: all)")
-    model.add_argument("--top", type=int, default=TOP, metavar="K", help=f"classes named by depth (default: {TOP})")
-    model.add_argument("--unfold", action="store_true", help="show each of several identical modules")
-    model.add_argument("--json", type=Path, metavar="FILE", help="write the whole profile there, too")
-    model.add_argument(
+    parser.add_argument("--mode", choices=("forward", "forward_backward"), help="(default: with backward)")
+    parser.add_argument("--measure", action="store_true", help="run the model here, and take the time")
+    add_number(
+        parser, "--passes", least=1, default=3, metavar="N", help="with --measure: number of timed passes (default: 3)"
+    )
+    add_number(parser, "--depth", least=0, metavar="N", help="show modules down to this depth (default: all)")
+    add_number(
+        parser, "--top", least=1, default=TOP, metavar="K", help=f"classes to name at each depth (default: {TOP})"
+    )
+    parser.add_argument("--unfold", action="store_true", help="show each of several identical modules")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the whole profile there, too")
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="write the table of modules there, as CSV and Parquet"
     )
-    model.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
+    add_width(parser)
 
 
-def run_model(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Builds, counts, measures where asked, and shows.
 
     Raises:
         DistprofError: The model cannot be built or run, or an option is wrong.
     """
-    _check(options)
     from distprof.cli.model_target import look_inside  # loads torch: not needed for --help
 
     found = look_inside(
@@ -117,19 +103,12 @@ def run_model(options: argparse.Namespace) -> int:
     title = f"{clean_text(found.report.model)}, given {found.report.inputs}, on {found.report.device}"
     render_sections(title, [*sections, _show_memory(found)], Console(width=options.width))
     if options.json is not None:
-        _write(options.json, found.report, found.memory)
+        write_figures(options.json, {**found.report.to_json(), "memory_bytes": found.memory})
+        print(f"written: {options.json}")
     whole = options.out is None or _write_tables(options.out, found.report)
     if found.failure:
         print(f"distprof: work and activations are not known: {clean_text(found.failure, NOTE_LIMIT)}", file=sys.stderr)
     return EXIT_OK if whole and not found.failure else EXIT_PARTIAL
-
-
-def _check(options: argparse.Namespace) -> None:
-    require_width(options.width)
-    for name, least in (("depth", 0), ("top", 1), ("passes", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise UsageError(f"--{name} {value}: must be {least} or more")
 
 
 KIND_WORDS = {
@@ -191,11 +170,3 @@ def _write_tables(folder: Path, report: ModuleReport) -> bool:
     if written.names:
         print(f"written: {', '.join(written.names)}" + ("" if can_write_parquet() else f"; {NO_PARQUET}"))
     return written.whole
-
-
-def _write(path: Path, report: ModuleReport, memory: dict[str, dict[str, int | None]]) -> None:
-    try:
-        write_whole(path, json.dumps({**report.to_json(), "memory_bytes": memory}, indent=1))
-    except OSError as error:
-        raise UsageError(f"--json {path}: cannot be written ({error.strerror})") from None
-    print(f"written: {path}")

@@ -41,7 +41,7 @@ OF_FUNCTIONS = ("strategy=", "strategy.", "ranks=", "train.precision=", "train.m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What was found."""
+    """What is known of a model and its memory."""
 
     report: ModuleReport
     memory: dict[str, dict[str, int | None]]
@@ -61,7 +61,7 @@ class _Built:
     name: str
     config: Config
     is_own: bool
-    """Of distprof."""
+    """Whether it is distprof's own model."""
     num_ranks: int
 
 
@@ -86,7 +86,7 @@ def look_inside(target: Sequence[str], *, inputs: Sequence[str], mode: str | Non
         model, given = _require("built", built.make, built.name)
     report, failure = _profile(model, given, built, mode, passes)
     if not failure and report.rows[0].calls == 0:
-        raise DataError(f"{built.name}: its forward was not called")
+        raise DataError(f"{built.name}: its forward was not called: return the module whose forward computes")
     is_sharded = _find_strategy(built.config) == "fsdp" and count_shards(built.config, built.num_ranks) > 1
     names = {item.module: item.name for item in list_modules(model)}
     units = [names[each] for each in list_units(unwrap(model)) if each in names] if is_sharded else []
@@ -184,8 +184,8 @@ def _call_function(target: str) -> tuple[nn.Module, Any]:
     model, given = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(model, nn.Module):
         raise DataError(
-            f"{target}: returned {_name_kind(found)}, which is no torch.nn.Module; return the model, or the model and "
-            "its inputs"
+            f"{target}: returned {_name_kind(found)}, which is not a torch.nn.Module: return the model, or the model "
+            "and its inputs"
         )
     return model, dict(given) if isinstance(given, Mapping) else given
 
@@ -204,7 +204,7 @@ def _read_input(text: str) -> tuple[str | None, torch.dtype, tuple[int, ...]]:
     for size in shape:
         elements *= size
     if elements > MAX_ELEMENTS:
-        raise UsageError(f"--input {text}: more than 2**40 elements")
+        raise UsageError(f"--input {text}: more than 2**40 elements: give a smaller shape")
     return found[1], dtype, shape
 
 
@@ -237,7 +237,7 @@ def _read_config(target: Sequence[str]) -> tuple[Config, int]:
     num_ranks = int(counts[0][1]) if counts else 1
     request = read_request([*overrides, "hydra.mode=RUN"])  # also of an experiment that is a sweep
     if request.shows_only or request.flags.multirun:
-        raise UsageError("distprof model: takes overrides of one job, without flags of Hydra")
+        raise UsageError("model: takes the overrides of one job: leave out --multirun and the other flags of Hydra")
     (job,) = compose(request, launched=num_ranks > 1, arguments=overrides)
     config = decode(Config, job.values)
     check(config, world_size=num_ranks, device_type="cpu")

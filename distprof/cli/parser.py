@@ -1,36 +1,84 @@
-"""The verbs of `distprof` that work on existing runs. Needs no torch."""
+"""The verbs of `distprof`, each a row of `VERBS`, and how the one that is asked for is run. Needs no torch."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NamedTuple, NoReturn, Protocol, cast
 
 from distprof import __version__
 from distprof.config.redact import mask, secret_values
-from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError
+from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
 from distprof.render.units import clean_text
 
-VERBS = ("report", "tables", "model", "window", "doctor", "bench", "wandb-dashboard")
 EXIT_INTERRUPTED = 130
 """The exit code that shells use for a command ended by Ctrl-C."""
 LONGEST_MESSAGE = 2000
 """Length of an error's one line, since a file name in it may be anything."""
 
 
+class Verb(NamedTuple):
+    """A command of distprof beside training."""
+
+    module: str
+    """A `VerbModule`. Only that of the verb that is asked for is imported: all of them take half a second."""
+    help: str
+    """What it does, in one line."""
+
+
+class VerbModule(Protocol):
+    """What the module of a verb has."""
+
+    DESCRIPTION: str
+    EPILOG: str
+    """Examples, and the exit codes."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the options to the verb's parser."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Does the work; returns the exit code."""
+
+
+VERBS = {
+    "report": Verb("distprof.cli.report", "report on run folders, sweeps, profiler traces and nsys captures"),
+    "tables": Verb("distprof.cli.tables", "show the tables of nsys stats, by rank or merged"),
+    "model": Verb("distprof.cli.model", "show the work and memory of a model's modules, without a job"),
+    "window": Verb("distprof.cli.window", "record kernels of a running job, on all ranks at once"),
+    "doctor": Verb("distprof.cli.doctor.command", "check whether this machine is fit to train and measure"),
+    "bench": Verb("distprof.cli.bench.command", "measure what recording costs on this machine"),
+    "wandb-dashboard": Verb("distprof.cli.wandb_dashboard", "save a Weights & Biases workspace for logged jobs"),
+}
+"""The verbs, in the order of `distprof --help`."""
+ELSEWHERE = {
+    "attach": "runs a script as Python does: python -m distprof.attach SCRIPT",
+    **{
+        f"bench {subject}": f"moved; from a checkout of distprof: python -m benchmarks {subject}"
+        for subject in ("verdicts", "live", "device", "cost", "report")
+    },
+}
+"""What is no verb, or no longer one, and the command to type instead."""
+
+
 def run_verb(arguments: list[str]) -> int:
     """Runs one verb and returns the exit code."""
-    if arguments[:1] == ["attach"]:
-        _say("distprof: attach runs a script as Python does: python -m distprof.attach SCRIPT", arguments)
-        return EXIT_USAGE
-    asked = [verb for verb in VERBS if arguments[:1] == [verb]]
-    parser, runners = _make_parser(VERBS if not asked and arguments[:1] != ["version"] else asked)
-    options = parser.parse_args(arguments)
-    if options.verb == "version":
-        print(__version__)
-        return EXIT_OK
-    return run_safely(lambda: runners[options.verb](options), options.verb, arguments)
+
+    def run() -> int:
+        for words, instead in ELSEWHERE.items():
+            if " ".join(arguments[:2] if " " in words else arguments[:1]) == words:
+                raise UsageError(f"{words}: {instead}")
+        asked = VERBS.get(arguments[0])
+        module = None if asked is None else cast(VerbModule, importlib.import_module(asked.module))
+        options = _make_parser(arguments[0], module).parse_args(arguments)
+        if module is None:
+            print(__version__)
+            return EXIT_OK
+        return module.run(options)
+
+    return run_safely(run, arguments[0], arguments)
 
 
 def run_safely(run: Callable[[], int], verb: str, arguments: Sequence[str]) -> int:
@@ -38,16 +86,21 @@ def run_safely(run: Callable[[], int], verb: str, arguments: Sequence[str]) -> i
     try:
         return run()
     except DistprofError as error:
-        _say(f"distprof: {error}", arguments)
+        _print_error(f"distprof: {error}", arguments)
         return error.exit_code
     except OSError as error:
-        _say(f"distprof: {error.filename or verb}: {error.strerror or error}", arguments)
+        _print_error(f"distprof: {error.filename or verb}: {error.strerror or error}", arguments)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 
 
-def _say(text: str, arguments: Sequence[str], *, more: str = "") -> None:
+def list_verbs() -> str:
+    """A line for each verb, for `distprof --help`."""
+    return "".join(f"  distprof {name:<16} {verb.help}\n" for name, verb in VERBS.items())
+
+
+def _print_error(text: str, arguments: Sequence[str], *, more: str = "") -> None:
     print(clean_text(mask(text, secret_values(arguments)), LONGEST_MESSAGE) + more, file=sys.stderr)
 
 
@@ -55,59 +108,39 @@ class Parser(argparse.ArgumentParser):
     """A parser that prints errors as one line without secrets."""
 
     def error(self, message: str) -> NoReturn:
-        _say(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
+        _print_error(f"{self.prog}: {message}", sys.argv[1:], more=f"; see {self.prog} --help")
         self.exit(EXIT_USAGE)
 
 
-Runner = Callable[[argparse.Namespace], int]
+class ParagraphFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the paragraphs of a description, and leaves those alone in which a line is indented, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        import textwrap  # only for those who read the help
+
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(
+            each if re.search("^ ", each, re.M) else textwrap.fill(each, width, break_on_hyphens=False)
+            for each in paragraphs
+        )
 
 
-def _make_parser(asked: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Runner]]:
-    """The parser of these verbs, and the function that runs each."""
+def _make_parser(verb: str, module: VerbModule | None) -> argparse.ArgumentParser:
+    """A parser that knows all verbs by name, and the options of this one."""
     parser = Parser(
-        prog="distprof",
+        prog="distprof", epilog="Anything else is a training job: see distprof --help.",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
-        epilog="Anything else is a training job: see distprof --help.",
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    runners = {verb: _add(verb, verbs) for verb in asked}
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, row in VERBS.items():
+        if name != verb or module is None:
+            verbs.add_parser(name, help=row.help)
+            continue
+        module.add_options(
+            verbs.add_parser(
+                name, help=row.help, description=module.DESCRIPTION, epilog=module.EPILOG,
+                formatter_class=ParagraphFormatter,
+            )
+        )  # fmt: skip
     verbs.add_parser("version", help="print the version")
-    return parser, runners
-
-
-def _add(verb: str, verbs: argparse._SubParsersAction[Any]) -> Runner:
-    """Adds a verb. Its module is imported only here, because importing all verbs takes half a second."""
-    if verb == "report":
-        from distprof.cli.report import add_report, run_report
-
-        add_report(verbs)
-        return run_report
-    if verb == "tables":
-        from distprof.cli.tables import add_tables, run_tables
-
-        add_tables(verbs)
-        return run_tables
-    if verb == "model":
-        from distprof.cli.model import add_model, run_model
-
-        add_model(verbs)
-        return run_model
-    if verb == "window":
-        from distprof.cli.window import add_window, run_window
-
-        add_window(verbs)
-        return run_window
-    if verb == "doctor":
-        from distprof.cli.doctor.command import add_doctor, run_doctor
-
-        add_doctor(verbs)
-        return run_doctor
-    if verb == "wandb-dashboard":
-        from distprof.cli.wandb_dashboard import add_wandb_dashboard, run_wandb_dashboard
-
-        add_wandb_dashboard(verbs)
-        return run_wandb_dashboard
-    from distprof.cli.bench.command import add_bench, run_bench
-
-    add_bench(verbs)
-    return run_bench
+    return parser

@@ -7,12 +7,11 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.cli.standard_streams import require_width
+from distprof.cli.options import LONGEST_PATH, add_width, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.files.report_schema import describe_schema
@@ -33,12 +32,13 @@ compares its jobs.
 EPILOG = """\
 examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
-  distprof report runs/2026-01-31_12-00-00_multirun          a sweep: its jobs side by side
-  distprof report traces/                                    one trace per rank, all of one job
-  distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
+  distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
+  distprof report traces/                             one trace per rank
+  distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
 Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
+
 Phases are distprof's own ranges, or ranges such as forward_pass, ## backward ##, Optimizer.step#AdamW.step; --phase
 names others. A pattern is a glob that matches a range's whole name; it takes precedence over the usual names.
 
@@ -60,29 +60,20 @@ class _ShowSchema(argparse.Action):
         parser.exit()
 
 
-def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
-    report = verbs.add_parser(
-        "report", help="report on run folders, PyTorch profiler traces and Nsight Systems captures",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    report.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument(
         "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them"
     )
-    report.add_argument(
+    parser.add_argument(
         "--out", type=Path, metavar="FOLDER",
         help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
-    report.add_argument(
+    parser.add_argument(
         "--schema", action=_ShowSchema, nargs=0, help="print the JSON schema of report.json, and do nothing else"
     )
-    report.add_argument("--no-write", action="store_true", help="show the report, and write no files")
-    report.add_argument("--width", type=int, help="width of the terminal report (default: the terminal's)")
-    add_names(report)
-
-
-def add_names(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what names in a trace represent."""
+    parser.add_argument("--no-write", action="store_true", help="show the report, and write no files")
+    add_width(parser)
     parser.add_argument(
         "--phase", action="append", default=[], metavar="PHASE=PATTERN",
         help=f"ranges that are a phase, one of: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
@@ -92,12 +83,8 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_names(options: argparse.Namespace) -> NameMap:
-    """Reads these options.
-
-    Raises:
-        UsageError: A phase does not exist, or a pattern is missing.
-    """
+def _read_names(options: argparse.Namespace) -> NameMap:
+    """What names in a trace represent, according to ``--phase`` and ``--step``."""
     phases = []
     for text in options.phase:
         phase, _, pattern = text.partition("=")
@@ -107,46 +94,43 @@ def read_names(options: argparse.Namespace) -> NameMap:
     return NameMap(phases=tuple(phases), step=options.step)
 
 
-def run_report(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Reads, analyses, writes and shows.
 
     Raises:
         DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
-    names = read_names(options)
-    require_width(options.width)
+    names = _read_names(options)
     if sweeps := [path for path in options.paths if is_sweep(path)]:
         return _report_sweep(options, sweeps[0])
-    run = read_shown(options.paths, names)
-    for line in list_unread(run.unread):
+    recorded = _read_with_progress(options.paths, names)
+    for line in list_unread(recorded.unread):
         print(line, file=sys.stderr)
-    report = analyze(run)
-    whole = options.no_write or _write(_choose_folder(options), run, report)
+    report = analyze(recorded)
+    whole = options.no_write or _write(_choose_folder(options), recorded, report)
     render_terminal(report, Console(width=options.width))
     return EXIT_OK if report.coverage.complete and whole else EXIT_PARTIAL
 
 
 def _write(folder: Path, run: Run, report: Report) -> bool:
     """Whether all files were written."""
-    from distprof.cli.output_folder import write_into
     from distprof.render.files.files import write_files
 
     return write_into(folder, partial(write_files, run=run, report=report)).whole
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
-    from distprof.cli.output_folder import LONGEST_NAME
-    from distprof.cli.sweep_report import report_sweep
+    from distprof.cli.sweep.report import report_sweep
 
     if len(options.paths) > 1 or options.phase or options.step is not None:
         raise UsageError(
-            f"{clean_text(folder, LONGEST_NAME)}: a sweep: pass its folder alone, without --phase or --step"
+            f"{clean_text(folder, LONGEST_PATH)}: is a sweep: pass its folder alone, without --phase or --step"
         )
     out = None if options.no_write else options.out or folder
     return report_sweep(folder, out=out, console=Console(width=options.width))
 
 
-def read_shown(paths: list[Path], names: NameMap) -> Run:
+def _read_with_progress(paths: list[Path], names: NameMap) -> Run:
     """Reads, with a progress bar on standard error if that is a terminal. No thread draws it, as readers fork."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, TextIO, cast
 
 from distprof.config.redact import mask_known, secret_values
-from distprof.errors import UsageError
 
 NARROWEST, WIDEST = 20, 1_000
 """Widths in columns that a report can have."""
@@ -24,7 +23,6 @@ class DroppingStream:
     """A text stream that never raises because of its target, and masks secrets."""
 
     def __init__(self, stream: TextIO, secrets: Sequence[str]) -> None:
-        """Writes to ``stream``, masking these values."""
         self._stream, self._secrets = stream, secrets
 
     def write(self, text: str) -> int:
@@ -76,16 +74,6 @@ def guard_streams(arguments: Sequence[str]) -> None:
     _forget_absurd_sizes(os.environ)
     secrets = secret_values(arguments)
     sys.stdout, sys.stderr = (_guard(stream, secrets) for stream in (sys.stdout, sys.stderr))
-
-
-def require_width(width: int | None) -> None:
-    """Refuses a ``--width`` that no report fits.
-
-    Raises:
-        UsageError: It is too small or too large.
-    """
-    if width is not None and not NARROWEST <= width <= WIDEST:
-        raise UsageError(f"--width {width}: must be {NARROWEST} to {WIDEST}")
 
 
 def _guard(stream: TextIO | None, secrets: Sequence[str]) -> TextIO:

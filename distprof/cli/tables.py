@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from distprof.cli.standard_streams import require_width
+from distprof.cli.options import add_number, add_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.trace import IntArray, Trace
@@ -35,7 +34,8 @@ DESCRIPTION = """\
 Shows the tables of `nsys stats`, with the same numbers, for captures of Nsight Systems (.sqlite, or .nsys-rep where
 nsys is installed) and for traces of PyTorch's profiler: for all ranks together, or rank by rank.
 
-  nvtx_sum               named ranges on the host: how long they were open (not how long the GPU worked for them)
+  nvtx_sum               named ranges on the host: how long they were open
+                         (not how long the GPU worked for them)
   osrt_sum               calls of the operating system's runtime
   cuda_api_sum           calls of the CUDA API
   cuda_gpu_kern_sum      kernels
@@ -44,21 +44,25 @@ nsys is installed) and for traces of PyTorch's profiler: for all ranks together,
 
 With --table, also tables of ranges and the device together:
 
-  nvtx_gpu_proj_sum      ranges projected onto the GPU: from the begin of the first operation launched to the last end
+  nvtx_gpu_proj_sum      ranges projected onto the GPU: from the start of the
+                         first operation that they launch to the end of the last
   nvtx_kern_sum          kernels by the range that launched them
-  projection             every range with what it launched and what it called (not a table of nsys)
+  projection             every range with the operations that it launched and
+                         the ranges that it contains (not a table of nsys)
 """
 EPILOG = """\
 examples:
-  distprof tables node0.sqlite                               the six tables, all processes together, as in nsys
-  distprof tables node0.sqlite node1.sqlite --drop-warmup    all ranks of two nodes, without warm-up
+  distprof tables node0.sqlite                     six tables over all processes
+  distprof tables node0.sqlite node1.sqlite --drop-warmup    two nodes, merged
   distprof tables trace.json.gz --table cuda_gpu_kern_sum --rows 0
-  distprof tables node0.sqlite --per-rank --csv tables/      writes nvtx_sum_rank-00000.csv and so on
+  distprof tables node0.sqlite --per-rank --csv tables/      a CSV file per rank
   distprof tables node0.sqlite --table projection --exclusive
 
 Merged tables are computed from every single duration: medians and deviations are over the rows of all ranks.
+
 Times are shown in ns if the terminal is wide enough, else in a suitable unit. The CSV has nsys's headers and digits;
 a text that a spreadsheet would take for a formula gets a leading '.
+
 --drop-warmup keeps what began within a measured step. distprof's own steps are marked as warm-up or measured; other
 steps are warm-up inside a range called warm-up. --step says which ranges are steps.
 
@@ -79,33 +83,30 @@ class _Share:
     """Whether the projection is exclusive."""
 
 
-def add_tables(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
-    tables = verbs.add_parser(
-        "tables", help="show the tables of nsys stats: ranges, API calls, kernels and copies, by rank or merged",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    tables.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
-    tables.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
+    parser.add_argument(
         "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
         help="only this table; may be repeated (default: the first six)",
     )  # fmt: skip
-    which = tables.add_mutually_exclusive_group()
+    which = parser.add_mutually_exclusive_group()
     which.add_argument("--per-rank", action="store_true", help="a set of tables for every rank (default: merged)")
     which.add_argument("--rank", type=int, metavar="N", help="only this rank")
-    tables.add_argument("--drop-warmup", action="store_true", help="leave out what began outside of the measured steps")
-    tables.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: which ranges are steps (a glob)")
-    tables.add_argument("--exclusive", action="store_true", help="in the projection, leave out what nested ranges hold")
-    tables.add_argument(
+    parser.add_argument("--drop-warmup", action="store_true", help="leave out what began outside of the measured steps")
+    parser.add_argument("--step", metavar="PATTERN", help="with --drop-warmup: which ranges are steps (a glob)")
+    parser.add_argument("--exclusive", action="store_true", help="in the projection, leave out what nested ranges hold")
+    parser.add_argument(
         "--csv", type=Path, metavar="FOLDER", help="write NAME.csv files there instead of showing the tables"
     )
-    tables.add_argument(
-        "--rows", type=int, default=ROWS, metavar="N", help=f"show at most this many rows, 0 for all (default: {ROWS})"
-    )
-    tables.add_argument("--width", type=int, metavar="W", help="width in columns (default: the terminal's)")
+    add_number(
+        parser, "--rows", least=0, default=ROWS, metavar="N",
+        help=f"show at most this many rows, 0 for all (default: {ROWS})",
+    )  # fmt: skip
+    add_width(parser)
 
 
-def run_tables(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Reads, makes the tables, and shows or writes them.
 
     Raises:
@@ -132,9 +133,6 @@ def run_tables(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.rows < 0:
-        raise UsageError(f"--rows {options.rows}: must be 0 (all) or more")
-    require_width(options.width)
     if options.step is not None and not options.drop_warmup:
         raise UsageError("--step: only works with --drop-warmup; give both, or neither")
     if options.exclusive and "projection" not in (options.table or ()):
@@ -260,6 +258,6 @@ def _write(shares: Sequence[_Share], names: Sequence[str], folder: Path) -> None
             for name in names:
                 write_whole(folder / f"{name}{share.suffix}.csv", write_csv(_make(name, share)))
     except OSError as error:
-        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror})") from None
+        raise UsageError(f"--csv {folder}: cannot be written ({error.strerror}): choose another folder") from None
     count = len(shares) * len(names)
     print(f"{count} table{'s' * (count != 1)} in {folder}")

@@ -18,6 +18,7 @@ import traceback
 
 from rich.console import Console
 
+from distprof.cli.parser import LONGEST_MESSAGE, list_verbs
 from distprof.config.check import check
 from distprof.config.compose import JobRequest, compose, read_request
 from distprof.config.redact import mask, secret_values
@@ -28,7 +29,6 @@ from distprof.render.units import clean_text, strip_controls
 from distprof.render.wandb.wandb_log import end_service, require_wandb
 from distprof.world import Identity, join, leave, read_identity, resolve_device_type
 
-LONGEST_MESSAGE = 2000
 REFUSAL_GRACE_S = 10.0
 """How long the other ranks give rank 0 to print its message; the launcher ends them earlier."""
 TOOL_EXIT_S = 10.0
@@ -93,7 +93,7 @@ def _show(request: JobRequest, arguments: list[str]) -> None:
     """Prints what Hydra shows of a configuration, without anything in its names and values that a terminal obeys."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         compose(request, launched=False, arguments=arguments)
-    print(strip_controls(shown.getvalue()), end="")
+    print(strip_controls(shown.getvalue()).replace("{verbs}\n", list_verbs()), end="")
 
 
 def _decode(values: dict[str, object], identity: Identity) -> Config:

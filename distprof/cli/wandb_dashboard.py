@@ -30,17 +30,13 @@ Exit codes: 0 saved, 1 not logged in, or W&B cannot be reached or refuses, 2 usa
 _PLACE = re.compile(r"([\w.-]+)/([\w.-]+)")
 
 
-def add_wandb_dashboard(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb to the command line."""
-    dashboard = verbs.add_parser(
-        "wandb-dashboard", help="save a workspace in Weights & Biases that shows what jobs have logged there",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    dashboard.add_argument("place", metavar="ENTITY/PROJECT", help="the team or user, and the project")
-    dashboard.add_argument("--name", default=NAME, help=f"the workspace's name (default: {NAME})")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument("place", metavar="ENTITY/PROJECT", help="the team or user, and the project")
+    parser.add_argument("--name", default=NAME, help=f"the workspace's name (default: {NAME})")
 
 
-def run_wandb_dashboard(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Makes the workspace, saves it, and prints its address.
 
     Raises:
@@ -50,7 +46,7 @@ def run_wandb_dashboard(options: argparse.Namespace) -> int:
     if place is None:
         raise UsageError(f"{options.place}: must be ENTITY/PROJECT, such as my-team/distprof")
     if not options.name.isprintable() or not options.name.strip():
-        raise UsageError("--name: must be a line of text")
+        raise UsageError("--name: must be one line of printable text, such as --name 'nightly runs'")
     require_workspaces()
     if not is_logged_in():
         raise DistprofError("wandb-dashboard: not logged in to W&B: run wandb login, or set WANDB_API_KEY")

@@ -7,9 +7,8 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
-from distprof.cli.output_folder import LONGEST_NAME
+from distprof.cli.options import LONGEST_PATH, add_number
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.render.units import clean_text, format_bytes
 from distprof.storage.run_folder import is_running, read_meta
@@ -24,20 +23,21 @@ from distprof.storage.window_files import (
 )
 
 DESCRIPTION = """\
-Asks a running job for a kernel window: torch.profiler over a few steps, the same ones on every rank, while training
-goes on. It is asked for through a file in the run folder, which must be the one that rank 0 of the job sees; nothing
-goes over the network. Works for python -m distprof, python -m distprof.attach and distprof.start.
+Requests a kernel window from a running job: torch.profiler over a few steps, the same ones on every rank, while
+training continues. The request is a file in the run folder, which must be the folder that rank 0 of the job sees;
+nothing is sent over the network. Works for python -m distprof, python -m distprof.attach and distprof.start.
 """
 EPILOG = """\
 examples:
   distprof window runs/2026-01-31_12-00-00_train
   distprof window runs/2026-01-31_12-00-00_train --steps 10
 
-Rank 0 looks for it every profile.window_s seconds. The ranks wait for each other where the window begins and where it
-ends, and one more step runs before those that are kept. The traces lie in kernels/step-NNNNNNNN/ of the run folder.
+Rank 0 looks for a request every profile.window_s seconds. The ranks wait for each other where the window begins and
+where it ends, and one warm-up step runs before the steps that are kept. The traces are written into
+kernels/step-NNNNNNNN/ of the run folder.
 
-Exit codes: 0 every rank has written its trace, 1 there is no window (the job has ended, or says why not), 2 usage, or
-not a run folder, 3 some rank has no trace, or it lies on its own host, 130 Ctrl-C.
+Exit codes: 0 every rank has written its trace, 1 there is no window (the job has ended, or refuses and says why), 2
+usage, or not a run folder, 3 some rank has written no trace, or only on its own host, 130 Ctrl-C.
 """
 POLL_S = 0.1
 ANSWER_LIMIT_S = 30.0
@@ -45,37 +45,32 @@ ANSWER_LIMIT_S = 30.0
 TOLD_EVERY_S = 10.0
 
 
-def add_window(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
-    window = verbs.add_parser(
-        "window", help="a kernel window of a running job, on all ranks together",
-        description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the verb's options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run folder of the job")
+    add_number(
+        parser, "--steps", least=1, most=MAX_STEPS, metavar="N",
+        help=f"steps to keep, 1 to {MAX_STEPS} (default: the job's profile.kernel_steps)",
     )  # fmt: skip
-    window.add_argument("run", type=Path, metavar="RUN", help="the run folder of the job")
-    window.add_argument(
-        "--steps", type=int, help=f"steps to keep, 1 to {MAX_STEPS} (default: the job's profile.kernel_steps)"
-    )
 
 
-def run_window(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Asks, waits, and says where the traces are.
 
     Raises:
         DistprofError: There is no window, and why.
     """
-    folder, steps = options.run, options.steps
-    shown = clean_text(folder, LONGEST_NAME)
-    if steps is not None and not 1 <= steps <= MAX_STEPS:
-        raise UsageError(f"--steps {steps}: must be 1 to {MAX_STEPS}")
+    folder = options.run
+    shown = clean_text(folder, LONGEST_PATH)
     if not (folder / "run.json").exists():
-        raise UsageError(f"{shown}: not a run folder (no run.json): pass that of a running job")
+        raise UsageError(f"{shown}: not a run folder (no run.json): pass the run folder of a running job")
     window_s = _read_window_s(folder)
-    request = WindowRequest(id=uuid.uuid4().hex, steps=steps)
+    request = WindowRequest(id=uuid.uuid4().hex, steps=options.steps)
     if not is_running(folder):
-        raise DistprofError(f"{shown}: the job has ended: what it recorded: distprof report {shown}")
+        raise DistprofError(f"{shown}: the job has ended; see what it recorded: distprof report {shown}")
     if not publish_request(folder, request):
         raise DistprofError(
-            f"{shown}: another window is asked for already; try again, or delete {REQUEST} if nobody waits for it"
+            f"{shown}: another window has been requested; try again later, or delete {REQUEST} if nobody waits for it"
         )
     try:
         state = _follow(folder, shown, request, window_s)
@@ -89,7 +84,7 @@ def run_window(options: argparse.Namespace) -> int:
 def _follow(folder: Path, shown: str, request: WindowRequest, window_s: float) -> WindowState:
     """Waits for the end, and says on standard error how far it is."""
     say = _Teller()
-    say(f"asked; rank 0 looks every {window_s:g} s")
+    say(f"requested; rank 0 looks every {window_s:g} s")
     asked_s = time.monotonic()
     while True:
         state = read_state(folder)
@@ -106,7 +101,7 @@ def _follow(folder: Path, shown: str, request: WindowRequest, window_s: float) -
             time.sleep(POLL_S)  # its last answer may have come since
             state = read_state(folder)
             if state is None or state.id != request.id or state.state not in ("ended", "refused"):
-                raise DistprofError(f"{shown}: the job has ended before the window was over")
+                raise DistprofError(f"{shown}: the job has ended before the window was over: distprof report {shown}")
         time.sleep(POLL_S)
 
 
@@ -124,14 +119,14 @@ def _describe(state: WindowState) -> str:
 
 def _show(folder: Path, state: WindowState) -> int:
     place = folder / state.folder
+    shown = clean_text(place, LONGEST_PATH)
     traces = sorted(place.glob("rank-*.json.gz"))
     for text in state.missing:
         print(f"distprof: no trace of {text}", file=sys.stderr)
     if not traces:
-        raise DistprofError("no rank has written a trace into this folder")
+        raise DistprofError(f"{shown}: no rank has written a trace: the job's output may say why")
     size = format_bytes(sum(path.stat().st_size for path in traces))
     first, last = state.steps[0], state.steps[-1]
-    shown = clean_text(place, LONGEST_NAME)
     print(f"kernel window: {shown}  (steps {first} to {last}, {len(traces)} trace(s), {size})")
     print(f"look at it: distprof report {shown}, or open a trace in ui.perfetto.dev")
     return EXIT_PARTIAL if state.missing else EXIT_OK

@@ -47,7 +47,6 @@ class Paths:
     """Numbers for the modules that run at a time, from the outermost to the innermost."""
 
     def __init__(self) -> None:
-        """Knows the empty one."""
         self.rows: list[tuple[int, ...]] = [()]
         """The rows of the modules, by number."""
         self._known: dict[tuple[int, ...], int] = {(): OUTSIDE}
@@ -66,7 +65,7 @@ class ModuleCalls:
     def __init__(
         self, modules: list[NamedModule], paths: Paths, *, on_enter: Watcher = _ignore, on_exit: Watcher = _ignore
     ) -> None:
-        """Follows nothing yet; the watchers hear of each call of a module, with the number of its path."""
+        """``on_enter``, ``on_exit``: called at the begin and the end of each call of a module."""
         self._rows = {item.module: row for row, item in enumerate(modules)}
         self._parents = [item.parent for item in modules]
         self._paths = paths

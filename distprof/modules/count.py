@@ -1,13 +1,14 @@
-"""FLOPs and activations of modules, counted from the operations that torch dispatches."""
+"""FLOPs, activations and peak memory of modules, counted from the operations that torch dispatches."""
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -16,9 +17,52 @@ from torch.utils.flop_counter import FlopCounterMode
 from distprof.modules.calls import ModuleCalls, ModulePass
 from distprof.modules.formulas import FORMULAS
 from distprof.modules.memory import find_local
-from distprof.modules.peak import AlivePeak
 from distprof.modules.uncounted import Uncounted
 from distprof.patching import is_fsdp2
+
+
+class AlivePeak:
+    """Bytes of the tensors that were made and are not freed, without gradients of parameters."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        """The most since the start, or since `restart`."""
+        self._alive: dict[int, int] = {}
+        self._alive_bytes = 0
+
+    def add(self, storage: torch.UntypedStorage) -> None:
+        """A tensor has been made in this memory."""
+        key = storage._cdata
+        if key in self._alive:
+            return
+        self._alive[key] = storage.nbytes()
+        self._alive_bytes += storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, self._alive_bytes)
+        weakref.finalize(storage, self._take_off, key).atexit = False
+
+    def restart(self) -> int:
+        """The bytes now, from which the peak begins anew."""
+        self.peak_bytes = self._alive_bytes
+        return self._alive_bytes
+
+    @contextlib.contextmanager
+    def without_gradients(self, model: nn.Module) -> Iterator[None]:
+        """Inside, a gradient of a parameter counts no more from the moment that it is one."""
+
+        def leave_out(parameter: Tensor) -> None:
+            if parameter.grad is not None:
+                self._take_off(parameter.grad.untyped_storage()._cdata)
+
+        wanted = [each for each in model.parameters() if each.requires_grad]
+        handles = [each.register_post_accumulate_grad_hook(leave_out) for each in wanted]  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _take_off(self, key: int) -> None:
+        self._alive_bytes -= self._alive.pop(key, 0)
 
 
 class _Place:
@@ -133,29 +177,29 @@ class Counter:
         return {str(operation): int(flops) for operation, flops in counts["Global"].items()}
 
 
-def _list_gathering(model: nn.Module) -> Iterator[torch.Tensor]:
+def _list_gathering(model: nn.Module) -> Iterator[Tensor]:
     """What FSDP2 has gathered last and keeps until it gathers again."""
     for module in model.modules():
         if is_fsdp2(module):
             state: Any = module._get_fsdp_state()  # type: ignore[operator]
             shared = getattr(state, "_comm_ctx", None)  # not public: without it, there is none
             result = getattr(getattr(shared, "all_gather_state", None), "all_gather_result", None)
-            if isinstance(output := getattr(result, "all_gather_output", None), torch.Tensor):
+            if isinstance(output := getattr(result, "all_gather_output", None), Tensor):
                 yield output
 
 
 def _list_storages(values: Any) -> Iterator[torch.UntypedStorage]:
     for each in tree_leaves(values):
-        if isinstance(each, torch.Tensor) and (storage := _find_storage(each)) is not None:
+        if isinstance(each, Tensor) and (storage := _find_storage(each)) is not None:
             yield storage
 
 
-def _identify(tensor: torch.Tensor) -> int | None:
+def _identify(tensor: Tensor) -> int | None:
     storage = _find_storage(tensor)
     return None if storage is None else int(storage._cdata)
 
 
-def _find_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+def _find_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """None: a wrapper without memory of its own; operations see the tensors inside."""
     try:
         return tensor.untyped_storage()

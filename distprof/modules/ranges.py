@@ -26,7 +26,7 @@ class ModuleRanges:
     """
 
     def __init__(self, model: nn.Module, note: Callable[[str], None] = lambda text: None) -> None:
-        """Annotates nothing yet.
+        """Takes a model.
 
         Args:
             model: It may be wrapped or compiled.

@@ -188,7 +188,7 @@ def test_an_option_that_is_given_is_not_given_twice(given: list[str], unset: str
     [
         (["-t", "nvtx", "train=gpt2_tiny"], "--"),
         (["-o", "x", "--"], "-o: distprof sets it"),
-        (["--output=x", "--"], "set runs_dir"),
+        (["--output=x", "--"], "runs_dir=FOLDER"),
         (["--", "profile=off"], "profile=off: without NVTX"),
         (["--", "profile=kernels"], "cannot both trace CUDA"),
         (["-c", "cudaProfilerApi", "--", "device=cpu"], "-c cudaProfilerApi: a job on the CPU never calls it"),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.capture import job, kernels
+from distprof.cli.capture import job
 from distprof.cli.capture.command import find_run_dir, read_request
-from distprof.cli.capture.kernels import require_kernels, runs_on_gpu
+from distprof.cli.capture.job import require_kernels, runs_on_gpu
 from distprof.errors import DataError
 from distprof.storage.run_folder import write_meta
 from distprof.traces.nsys.nsys_tool import Nsys
@@ -48,7 +48,7 @@ def make_export(path: Path, *statements: str) -> Path:
 def test_a_capture_of_a_gpu_job_without_kernels_is_a_failed_one_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "read_driver", lambda: "580.65.06")
+    monkeypatch.setattr(job, "read_driver", lambda: "580.65.06")
     nsys = Nsys(path="nsys", version="2024.4.1.61-x")
     with pytest.raises(DataError, match=r"no kernel.*older than the driver.*nsys 2024\.4\.1.*driver 580\.65\.06"):
         require_kernels(make_export(tmp_path / "empty", KERNELS), nsys)
@@ -65,7 +65,7 @@ def test_a_capture_of_a_gpu_job_without_kernels_is_a_failed_one_with_the_reason(
 def test_whether_the_job_ran_on_gpus_is_read_from_its_run_folder_else_from_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(job, "GPUS", tmp_path / "gpus")
     assert not runs_on_gpu(tmp_path / "none", on_cpu=False)
     (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
     assert runs_on_gpu(tmp_path / "none", on_cpu=False) and not runs_on_gpu(tmp_path / "none", on_cpu=True)
@@ -93,7 +93,7 @@ def test_the_capture_of_a_job_asks_for_kernels_where_there_were_some(
     }  # fmt: skip
     for name, function in instead.items():
         monkeypatch.setattr(job, name, function)
-    monkeypatch.setattr(kernels, "read_driver", lambda: "580.65.06")
+    monkeypatch.setattr(job, "read_driver", lambda: "580.65.06")
     told = ["--no-report", *arguments, "--", f"runs_dir={tmp_path}"]
     with pytest.raises(DataError, match="no kernel") if fails else contextlib.nullcontext():
         assert job.capture(told, {"NPROC": "1"}) == 0

@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 
 from distprof.cli.capture import job
 from distprof.cli.capture.command import read_request
-from distprof.cli.capture.environment import clean_environment, refuse_secrets
-from distprof.cli.capture.neighbours import Neighbour, describe, find_neighbours, find_wall, mask_secrets
+from distprof.cli.capture.environment import (
+    Neighbour,
+    clean_environment,
+    describe,
+    find_neighbours,
+    find_wall,
+    mask_secrets,
+    refuse_secrets,
+)
 from distprof.errors import UsageError
 
 

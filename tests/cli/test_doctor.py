@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from distprof.cli.doctor import gather, machine, settings, software
-from distprof.cli.doctor.command import count_states, show, to_json
-from distprof.cli.doctor.examine import CHECKS, examine
-from distprof.cli.doctor.facts import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
-from distprof.cli.doctor.finding import Check, MachineFinding, State
-from distprof.cli.doctor.torch_facts import ask_torch
+from distprof.cli.doctor import machine, probe, settings, software
+from distprof.cli.doctor.check_result import Check, MachineResult, State
+from distprof.cli.doctor.command import CHECKS, count_states, run_checks, show, to_json
+from distprof.cli.doctor.probe import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
+from distprof.cli.doctor.probe_torch import probe_torch
 from distprof.cli.parser import run_verb
 from distprof.traces.nsys.nsys_tool import Nsys
 
@@ -206,7 +205,7 @@ def test_a_check_says(check: Check, facts: Facts, state: State, said: str) -> No
 
 
 def test_every_check_is_shown_and_tried_in_good_and_bad() -> None:
-    shown = [check for _, checks in CHECKS for check in checks]
+    shown = [check for checks in CHECKS.values() for check in checks]
     written = {
         value
         for module in (software, settings, machine)
@@ -220,12 +219,12 @@ def test_every_check_is_shown_and_tried_in_good_and_bad() -> None:
 
 
 def test_a_healthy_machine_is_healthy_and_names_are_told_apart() -> None:
-    findings = [finding for found in examine(HEALTHY).values() for finding in found]
+    findings = [finding for found in run_checks(HEALTHY).values() for finding in found]
     assert {finding.state for finding in findings} == {OK}
     assert len({finding.name for finding in findings}) == len(findings)
 
 
-def render(findings: dict[str, list[MachineFinding]], width: int) -> str:
+def render(findings: dict[str, list[MachineResult]], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     show(findings, console)
     assert isinstance(console.file, io.StringIO)
@@ -235,17 +234,17 @@ def render(findings: dict[str, list[MachineFinding]], width: int) -> str:
 @pytest.mark.parametrize("width", [80, 200])
 def test_what_is_to_be_done_is_readable_at_every_width(width: int) -> None:
     bad = change(env={"CUDA_LAUNCH_BLOCKING": "1"}, shm_bytes=2**26, free_bytes=2**20, torch=None, torch_problem="x")
-    text = render(examine(bad), width)
+    text = render(run_checks(bad), width)
     assert max(map(len, text.splitlines())) <= width
     flat = " ".join(text.split())
-    for finding in (finding for found in examine(bad).values() for finding in found):
+    for finding in (finding for found in run_checks(bad).values() for finding in found):
         assert finding.name in flat, finding.name
     assert "3 problems, 1 warning" in flat and "unset CUDA_LAUNCH_BLOCKING" in flat
     assert ("supported" in flat) == (width == 200), "what is well is explained only where there is room"
 
 
 def test_json_holds_every_finding() -> None:
-    findings = examine(HEALTHY)
+    findings = run_checks(HEALTHY)
     document = json.loads(to_json(findings))
     assert document["counts"]["ok"] == len(document["findings"]) == sum(map(len, findings.values()))
     first = document["findings"][0]
@@ -269,21 +268,21 @@ def test_the_exit_code_is_1_for_a_problem_only(
 
 def test_torch_that_does_not_answer_is_a_finding() -> None:
     answer = json.dumps(dataclasses.asdict(ON_GPUS))
-    assert gather.read_answer(f"a line of someone else\n{answer}\n", "", 0) == (ON_GPUS, None)
+    assert probe.read_answer(f"a line of someone else\n{answer}\n", "", 0) == (ON_GPUS, None)
     for said, complaint, ended, reason in (
         ("", "Traceback\nImportError: libcudnn.so.9\n", 1, "ImportError: libcudnn.so.9"),
         ("", "", -11, "ended with exit code -11"),
         ("{", "", 0, "invalid answer"),
         ('{"version": 1}', "", 0, "invalid answer"),
     ):
-        facts, problem = gather.read_answer(said, complaint, ended)
+        facts, problem = probe.read_answer(said, complaint, ended)
         assert facts is None and problem is not None and reason in problem
 
 
 def test_the_own_torch_is_described_as_it_is() -> None:
     import torch
 
-    facts, problem = gather.read_answer(json.dumps(ask_torch()), "", 0)
+    facts, problem = probe.read_answer(json.dumps(probe_torch()), "", 0)
     assert problem is None and facts is not None
     assert facts.version == torch.__version__ and facts.cuda == torch.version.cuda
     assert len(facts.gpus) == torch.cuda.device_count() and facts.gloo
@@ -293,16 +292,16 @@ def test_this_machine_is_examined_without_torch(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "torch.py").write_text("raise ImportError('torn to pieces')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", "canary-key")
-    facts = gather.gather_facts(str(tmp_path / "not" / "yet" / "there"))
+    facts = probe.gather_facts(str(tmp_path / "not" / "yet" / "there"))
     assert facts.torch is None and facts.torch_problem == "ImportError: torn to pieces"
     assert facts.python == sys.version_info[:3] and facts.cores >= 1 and (facts.free_bytes or 0) > 0
     assert facts.runs_dir_problem is None and "canary" not in repr(facts)
     assert 0 < facts.clock.read_cost_ns < 10**9 and facts.clock.resolution_ns >= 1
-    states = {finding.name: finding.state for found in examine(facts).values() for finding in found}
+    states = {finding.name: finding.state for found in run_checks(facts).values() for finding in found}
     assert states["torch"] is PROBLEM and states["distributed"] is ABSENT
 
 
 def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    facts = dataclasses.replace(HEALTHY, runs_dir_problem=gather._find_folder(tmp_path / "runs")[1])
+    facts = dataclasses.replace(HEALTHY, runs_dir_problem=probe._find_folder(tmp_path / "runs")[1])
     assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"

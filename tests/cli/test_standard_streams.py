@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.standard_streams import DroppingStream, guard_streams, require_width
-from distprof.errors import UsageError
+from distprof.cli.standard_streams import DroppingStream, guard_streams
 
 
 class Failing(io.StringIO):
@@ -62,12 +61,3 @@ def test_a_width_that_cannot_be_is_forgotten(text: str, monkeypatch: pytest.Monk
     guard_streams([])
     assert "COLUMNS" not in os.environ and os.environ["LINES"] == "40"
     print("closed streams take what is printed")
-
-
-@pytest.mark.parametrize(("width", "refused"), [(None, False), (20, False), (1000, False), (19, True), (10**9, True)])
-def test_a_width_is_one_that_a_report_can_be_fitted_to(width: int | None, refused: bool) -> None:
-    if not refused:
-        require_width(width)
-        return
-    with pytest.raises(UsageError, match="must be 20 to 1000"):
-        require_width(width)

@@ -13,9 +13,8 @@ from rich.console import Console
 
 from distprof.cli.parser import run_verb
 from distprof.cli.sweep import command
-from distprof.cli.sweep.command import run_sweep
-from distprof.cli.sweep.plan import continue_sweep, find_settings
-from distprof.cli.sweep_report import read_sweep_report
+from distprof.cli.sweep.command import continue_sweep, find_settings, run_sweep
+from distprof.cli.sweep.report import read_sweep_report
 from distprof.config.compose import compose, read_request
 from distprof.config.schema import WandbConfig
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, UsageError

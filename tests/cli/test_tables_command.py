@@ -131,7 +131,7 @@ def test_a_trace_of_pytorch(tmp_path: Path) -> None:
     [
         (["--exclusive"], "--exclusive: applies to the projection"),
         (["--rank", "9"], "--rank 9: not found; the traces have ranks 0-2 and 1 other process"),
-        (["--rows", "-1"], "--rows -1: must be 0 (all) or more"),
+        (["--rows", "-1"], "--rows -1: must be a whole number, 0 or more"),
         (["--width", "3"], "--width 3"),
         (["--step", "iteration*"], "--step: only works with --drop-warmup"),
         (["--drop-warmup", "--step", "nothing"], "no steps are known"),

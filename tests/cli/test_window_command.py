@@ -57,15 +57,15 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for path in (tmp_path, tmp_path / "no"):
         assert run_verb(["window", str(path)]) == 2
         assert capsys.readouterr().err == (
-            f"distprof: {path}: not a run folder (no run.json): pass that of a running job\n"
+            f"distprof: {path}: not a run folder (no run.json): pass the run folder of a running job\n"
         )
     assert run_verb(["window", str(tmp_path), "--steps", "0"]) == 2
-    assert "--steps 0: must be 1 to 1000" in capsys.readouterr().err
+    assert "--steps 0: must be a whole number, 1 to 1000" in capsys.readouterr().err
 
 
 def test_a_job_that_has_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(["window", str(folder)]) == 1
-    assert "the job has ended: what it recorded: distprof report" in capsys.readouterr().err
+    assert "the job has ended; see what it recorded: distprof report" in capsys.readouterr().err
     assert not (folder / REQUEST).exists()
 
 
@@ -97,7 +97,7 @@ def test_it_follows_the_window_and_says_where_it_is(running: Path, capsys: pytes
         f"kernel window: {running / inside}  (steps 41 to 42, 2 trace(s), 3.9 KiB)",
         f"look at it: distprof report {running / inside}, or open a trace in ui.perfetto.dev",
     ]
-    assert "asked; rank 0 looks every 1 s" in said.err
+    assert "requested; rank 0 looks every 1 s" in said.err
 
 
 def test_ranks_without_a_trace_are_named(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_one_that_nobody_answers_is_withdrawn(
     assert "rank 0 has not answered for" in capsys.readouterr().err and not (running / REQUEST).exists()
     (running / REQUEST).touch()
     assert run_verb(["window", str(running)]) == 1
-    assert f"another window is asked for already; try again, or delete {REQUEST}" in capsys.readouterr().err
+    assert f"another window has been requested; try again later, or delete {REQUEST}" in capsys.readouterr().err
 
 
 def test_a_job_that_ends_meanwhile(

@@ -13,8 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.modules import RankMemory
-from distprof.modules.memory import find_shard, predict_memory
-from distprof.modules.memory_watch import MemoryWatch
+from distprof.modules.memory import MemoryWatch, find_shard, predict_memory
 from distprof.modules.profile import ModuleProfiler, profile_model
 from distprof.report.module_report import ModuleReport
 from distprof.world import World

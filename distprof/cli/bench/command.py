@@ -7,7 +7,7 @@ import dataclasses
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -15,9 +15,8 @@ from rich.table import Table
 
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
-from distprof.cli.bench.conditions import BARE, RIVALS, Workload, list_conditions
-from distprof.cli.bench.figures import require_folder, write_figures
-from distprof.cli.bench.overhead import measure_workload
+from distprof.cli.bench.overhead import BARE, RIVALS, Workload, list_conditions, measure_workload
+from distprof.cli.options import add_number, require_folder, write_figures
 from distprof.config.choice import find_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
@@ -27,65 +26,66 @@ if TYPE_CHECKING:
     from distprof.cli.bench.phase_cost import PhaseCost
 
 TINY_STEPS, STEPS = 60, 5
-MOVED = ("verdicts", "live", "device", "cost", "report")
-"""Subjects that measure distprof itself and not a user's job; said for one release."""
-DESCRIPTION = """\
+DESCRIPTION = "Measures what recording costs on this machine. See: distprof bench overhead --help"
+EPILOG = """\
+examples:
+  distprof bench overhead
+
+In a checkout, python -m benchmarks measures distprof itself: how often its verdict is right (verdicts, live, device),
+what recording costs the host (cost), and what other tools say (traces, tables).
+
+Exit codes: 0 measured, 1 a run failed, 2 usage.
+"""
+OVERHEAD = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
 order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
 thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps. On GPUs the
 device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
 """
-EPILOG = f"""\
+OVERHEAD_EPILOG = f"""\
 examples:
-  distprof bench overhead                                    gpt2_tiny on two ranks, about two minutes
+  distprof bench overhead                    gpt2_tiny, two ranks, two minutes
   distprof bench overhead --train gpt2_small --ranks 1 --steps 5 --repeats 2
   distprof bench overhead --repeats 10 --json overhead.json train.seq_len=128
+
 Other profilers are compared if they are installed: {", ".join(RIVALS)} (pip install 'distprof[bench]').
+
 Exit codes: 0 measured, 1 a run failed, 2 usage.
 """
 
 
-def add_bench(verbs: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb ``bench`` to the command line."""
-    bench = verbs.add_parser(
-        "bench", help="measure what recording costs on this machine",
-        epilog="In a checkout, python -m benchmarks measures distprof itself: how often its verdict is right "
-        "(verdicts, live, device), what recording costs the host (cost), what other tools say (traces, tables).",
-    )  # fmt: skip
-    subjects = bench.add_subparsers(dest="subject", required=True, metavar="overhead")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the one subject, and its options."""
+    subjects = parser.add_subparsers(dest="subject", required=True, metavar="overhead")
     overhead = subjects.add_parser(
-        "overhead", help="step times with and without recording", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "overhead", help="step times with and without recording", description=OVERHEAD, epilog=OVERHEAD_EPILOG,
+        formatter_class=parser.formatter_class,
     )  # fmt: skip
-    for moved in MOVED:
-        subjects.add_parser(moved, add_help=False, prefix_chars="\0").add_argument("rest", nargs="*")
     overhead.add_argument(
         "--train", default="gpt2_tiny", help="models, comma-separated: files of conf/train (default: gpt2_tiny)"
     )
-    overhead.add_argument("--ranks", type=int, default=2, help="processes on this machine (default: 2)")
-    overhead.add_argument(
-        "--steps",
-        type=int,
+    add_number(overhead, "--ranks", least=1, default=2, metavar="N", help="processes on this machine (default: 2)")
+    add_number(
+        overhead, "--steps", least=1, metavar="N",
         help=f"measured steps of every run, after the warm-up ({TINY_STEPS} of gpt2_tiny, else {STEPS})",
-    )
-    overhead.add_argument(
-        "--repeats", type=int, default=3, help="rounds; in each, every condition runs once (default: 3)"
-    )
+    )  # fmt: skip
+    add_number(
+        overhead, "--repeats", least=1, default=3, metavar="N",
+        help="rounds; in each, every condition runs once (default: 3)",
+    )  # fmt: skip
     overhead.add_argument("--strategy", help="a file of conf/strategy (default: ddp; with one rank single)")
     overhead.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     overhead.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further configuration of the training")
 
 
-def run_bench(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Measures, printing each run as it ends, and then one table per model.
 
     Raises:
         DistprofError: A run failed.
         UsageError: An option is wrong.
     """
-    if options.subject in MOVED:
-        raise UsageError(f"bench {options.subject}: is now, from a checkout, python -m benchmarks {options.subject}")
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
     from distprof.cli.bench.phase_cost import measure_phase_cost
@@ -100,15 +100,11 @@ def run_bench(options: argparse.Namespace) -> int:
         )  # fmt: skip
         console.print(_tabulate(workload, options.repeats, results[workload.train]))
     if options.json is not None:
-        _write(options.json, options, results, cost)
+        write_figures(options.json, _make_document(options, results, cost))
     return EXIT_OK
 
 
 def _read_workloads(options: argparse.Namespace) -> list[Workload]:
-    for name in ("ranks", "steps", "repeats"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: must be 1 or more")
     require_folder(options.json)
     if slips := [text for text in options.overrides if "=" not in text]:
         raise UsageError(f"{slips[0]}: expected KEY=VALUE, as for a training job")
@@ -172,12 +168,13 @@ def _describe_cost(cost: PhaseCost) -> str:
     return f"{phase}; of a step without phases: {step}"
 
 
-def _write(path: Path, options: argparse.Namespace, results: dict[str, list[Comparison]], cost: PhaseCost) -> None:
-    document = {
+def _make_document(
+    options: argparse.Namespace, results: dict[str, list[Comparison]], cost: PhaseCost
+) -> dict[str, object]:
+    return {
         "distprof_version": __version__, "python": platform.python_version(), "machine": platform.machine(),
         "ranks": options.ranks, "steps": options.steps, "repeats": options.repeats,
         "overrides": redact(options.overrides, secret_values(options.overrides)),
         "phase_cost": dataclasses.asdict(cost),
         "overhead": {train: [dataclasses.asdict(item) for item in found] for train, found in results.items()},
     }  # fmt: skip
-    write_figures(path, document)

@@ -65,5 +65,5 @@ def bound_mean(values: Sequence[float] | FloatArray) -> tuple[float, float | Non
     number = len(values)
     if number < 2:
         return float(np.mean(values)), None
-    freedom = min(number - 1, len(_T_95))
-    return float(np.mean(values)), _T_95[freedom - 1] * float(np.std(values, ddof=1)) / math.sqrt(number)
+    degrees_of_freedom = min(number - 1, len(_T_95))
+    return float(np.mean(values)), _T_95[degrees_of_freedom - 1] * float(np.std(values, ddof=1)) / math.sqrt(number)

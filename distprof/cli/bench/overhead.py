@@ -1,21 +1,81 @@
-"""``distprof bench overhead``: fixed steps, fresh processes, alternating order, and the noise of every number."""
+"""``distprof bench overhead``: the same training under different profilers, in fresh processes that take turns."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from distprof.cli.bench.comparison import Comparison, compare_runs, read_step_ns
-from distprof.cli.bench.conditions import BARE, Condition, Workload, write_command
 from distprof.errors import EXIT_USAGE, DistprofError, UsageError
 from distprof.storage.run_folder import read_run
 
 T = TypeVar("T")
 Launch = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+WRAPPED = "distprof.cli.bench.wrapped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One way of running the training."""
+
+    name: str
+    overrides: tuple[str, ...]
+    """Changes to the configuration."""
+    wrapper: str | None = None
+    """The profiler that `distprof.cli.bench.wrapped` runs around the training. None: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The training that every condition runs."""
+
+    train: str
+    """A file of conf/train."""
+    ranks: int
+    steps: int
+    """Measured steps of each run."""
+    strategy: str
+    overrides: tuple[str, ...] = ()
+    """More configuration, as on the command line of a training job."""
+
+
+BARE = Condition(name="bare", overrides=("profile=off",))
+AGAIN = Condition(name="bare again (A/A)", overrides=BARE.overrides)
+"""The same again: how far apart two measurements of the same thing are here."""
+PHASES = Condition(
+    name="distprof phases",
+    overrides=("profile=phases", "profile.shadow_every=0", "profile.max_overhead_ratio=null"),
+)
+TORCH_PROFILER = Condition(name="torch.profiler", overrides=BARE.overrides, wrapper="torch.profiler")
+RIVALS = ("pyinstrument", "viztracer")
+"""Other profilers, run around a training if installed; the extra ``bench`` installs them."""
+
+
+def list_conditions() -> list[Condition]:
+    """Bare first, then everything that can run here."""
+    installed = [name for name in RIVALS if importlib.util.find_spec(name) is not None]
+    return [
+        BARE, AGAIN, PHASES, TORCH_PROFILER,
+        *(Condition(name=name, overrides=BARE.overrides, wrapper=name) for name in installed),
+    ]  # fmt: skip
+
+
+def write_command(condition: Condition, workload: Workload, folder: Path) -> list[str]:
+    """The command line of one run whose run folder will be ``folder``."""
+    module = ["distprof"] if condition.wrapper is None else [WRAPPED, condition.wrapper]
+    overrides: Sequence[str] = (
+        f"train={workload.train}", f"strategy={workload.strategy}", f"train.steps={workload.steps}", "logger=none",
+        "hardware.peak=none", f"run_dir={folder}", *workload.overrides, *condition.overrides,
+    )  # fmt: skip
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workload.ranks), "-m"]
+    return [sys.executable, "-m", *(launcher if workload.ranks > 1 else []), *module, *overrides]
 
 
 def measure_workload(
@@ -26,14 +86,14 @@ def measure_workload(
     progress: Callable[[str, float], None],
     launch: Launch | None = None,
 ) -> list[Comparison]:
-    """Runs every condition in every round and compares them.
+    """Runs every condition once in each of ``repeats`` rounds, and compares them.
 
     Args:
         workload: The training.
         conditions: The conditions to run it under; the first is bare.
-        repeats: Number of rounds; in each, every condition runs once.
+        repeats: Number of rounds.
         progress: Called after each run with its condition and its median step, ns.
-        launch: Runs a command; None: as a process.
+        launch: Runs a command. None: as a process.
 
     Raises:
         DistprofError: A run failed; the message includes its output.

@@ -73,7 +73,7 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     own = {"--per-rank", "--keep-secrets", "--no-report"} & set(options)
     options = [text for text in options if text not in own]
     if given := [text for text in options if _is_one_of(text, OURS)]:
-        raise UsageError(f"{given[0]}: distprof sets it, with a new folder: set runs_dir=... after the --")
+        raise UsageError(f"{given[0]}: distprof sets it: choose where captures go with runs_dir=FOLDER after the --")
     if "profile=kernels" in overrides:
         raise UsageError("profile=kernels: torch.profiler and nsys cannot both trace CUDA: leave one of them out")
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
@@ -135,16 +135,19 @@ def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Pa
 
 def find_run_dir(overrides: Sequence[str], folder: Path) -> Path:
     """The run folder of the job whose capture is in ``folder``."""
-    found = [
-        text.partition("=")[2].strip("'\"") for text in overrides if text.startswith(("run_dir=", "hydra.run.dir="))
-    ]
-    return Path(found[-1]) if found else folder / "run"
+    found = _find_override(overrides, "run_dir=", "hydra.run.dir=")
+    return folder / "run" if found is None else Path(found)
 
 
 def find_runs_dir(overrides: Sequence[str]) -> str:
     """Where run folders are created."""
-    found = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("runs_dir=")]
-    return found[-1] if found and found[-1] else "runs"
+    return _find_override(overrides, "runs_dir=") or "runs"
+
+
+def _find_override(overrides: Sequence[str], *keys: str) -> str | None:
+    """The last value that overrides give one of these keys, without quotes. None: they give none."""
+    found = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith(keys)]
+    return found[-1] if found else None
 
 
 def _keep_umask() -> list[str]:
@@ -155,7 +158,7 @@ def _keep_umask() -> list[str]:
 
 def _place_run(overrides: Sequence[str], folder: Path) -> list[str]:
     """Puts the job's run folder beside its capture, unless it was set."""
-    if any(text.startswith(("run_dir=", "hydra.run.dir=")) for text in overrides):
+    if _find_override(overrides, "run_dir=", "hydra.run.dir=") is not None:
         return list(overrides)
     where = str(folder.absolute() / "run").replace("\\", "\\\\").replace("'", "\\'")
     return [*overrides, f"run_dir='{where}'"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -25,12 +26,16 @@ from distprof.cli.capture.command import (
     read_ranks,
     read_request,
 )
-from distprof.cli.capture.kernels import require_kernels, runs_on_gpu
-from distprof.cli.capture.neighbours import describe, find_neighbours, find_wall, mask_secrets
+from distprof.cli.capture.environment import describe, find_neighbours, find_wall, mask_secrets
+from distprof.cli.doctor.probe import read_driver
 from distprof.errors import DataError, UsageError
+from distprof.storage.run_folder import read_meta
 from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys
 
+GPUS = Path("/proc/driver/nvidia/gpus")
 _COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+_KERNEL_TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+_LONGEST_REASON = 300
 
 
 def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
@@ -38,7 +43,7 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
 
     Args:
         arguments: See `distprof.cli.capture.command.USAGE`; must not contain secrets.
-        environment: This process' environment, without secrets.
+        environment: The environment of this process, without secrets.
 
     Returns:
         The job's exit code if that is not 0 or no report is wanted, else the exit code of ``distprof report``.
@@ -161,17 +166,70 @@ def _export(nsys: Nsys, report: Path) -> Path:
     if masked:
         report.chmod(0o600)
         _say(f"{report}: contains {', '.join(masked)} of other processes: do not share it (the SQLite is clean)")
-    if not _has_ranges(target):
+    with _open_export(target) as base:
+        has_ranges = _has_rows(base, "NVTX_EVENTS")
+    if not has_ranges:
         _say(f"{target}: contains no NVTX range: was -t nvtx left out? See distprof doctor")
     return target
 
 
-def _has_ranges(path: Path) -> bool:
+def require_kernels(export: Path, nsys: Nsys) -> None:
+    """Checks that an export has kernels: an nsys that cannot trace CUDA goes on without a word.
+
+    Args:
+        export: Made from the capture of a job on GPUs; its strings are untrusted.
+        nsys: What captured it.
+
+    Raises:
+        DataError: It has none; with the reason, as far as nsys or the versions tell.
+    """
+    with _open_export(export) as base:
+        if any(_has_rows(base, table) for table in _KERNEL_TABLES):
+            return
+        diagnosis = _read_diagnosis(base)
+    reason = f"nsys says: {diagnosis}" if diagnosis else "an nsys that is older than the driver records none"
+    raise DataError(
+        f"{export}: no kernel, although the job ran on GPUs; {reason} (nsys {nsys.version or 'of unknown version'}, "
+        f"driver {read_driver() or 'of unknown version'}): install a newer Nsight Systems"
+    )
+
+
+def runs_on_gpu(run_folder: Path, *, on_cpu: bool) -> bool:
+    """Whether the captured job ran on GPUs.
+
+    Args:
+        run_folder: The job's. If it cannot be read here, this machine's GPUs decide.
+        on_cpu: Whether the job's command line chose the CPU.
+    """
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
-            return base.execute("SELECT 1 FROM NVTX_EVENTS LIMIT 1").fetchone() is not None
-    except sqlite3.Error:  # older exports omit empty tables
+        return read_meta(run_folder).device_type == "cuda"
+    except DataError:
+        return not on_cpu and GPUS.is_dir() and any(GPUS.iterdir())
+
+
+@contextlib.contextmanager
+def _open_export(path: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as base:
+        base.execute("PRAGMA trusted_schema = OFF")
+        yield base
+
+
+def _has_rows(base: sqlite3.Connection, table: str) -> bool:
+    try:
+        return base.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
+    except sqlite3.Error:  # nsys leaves out empty tables
         return False
+
+
+def _read_diagnosis(base: sqlite3.Connection) -> str | None:
+    """What nsys noted about CUDA while it captured, the driver first. None: nothing."""
+    try:
+        rows = base.execute("SELECT text FROM DIAGNOSTIC_EVENT WHERE text LIKE '%CUDA%' LIMIT 100").fetchall()
+    except sqlite3.Error:
+        return None
+    texts = [" ".join("".join(filter(str.isprintable, re.sub(r"\s", " ", str(text)))).split()) for (text,) in rows]
+    texts.sort(key=lambda text: "driver" not in text.lower())
+    return texts[0][:_LONGEST_REASON] if texts else None
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

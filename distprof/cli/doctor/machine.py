@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from distprof.cli.doctor.facts import UNLIMITED, Facts, Limit
-from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
+from distprof.cli.doctor.check_result import MachineResult, absent, ok, problem, warning
+from distprof.cli.doctor.probe import UNLIMITED, Facts, Limit
 from distprof.facts.hardware import find_peak
 from distprof.render.units import format_bytes
 
@@ -21,7 +21,7 @@ SELF_MANAGED = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """Drivers whose "powersave" governor lets the processor choose any frequency, up to the highest."""
 
 
-def check_gpus(facts: Facts) -> MachineFinding:
+def check_gpus(facts: Facts) -> MachineResult:
     """Whether all GPUs are of the same model."""
     gpus = facts.torch.gpus if facts.torch is not None else ()
     if not gpus:
@@ -34,7 +34,7 @@ def check_gpus(facts: Facts) -> MachineFinding:
     return ok("GPUs", found, "all alike")
 
 
-def check_peak(facts: Facts) -> MachineFinding:
+def check_peak(facts: Facts) -> MachineResult:
     """Whether the devices' peak is known, which MFU needs."""
     gpus = facts.torch.gpus if facts.torch is not None else ()
     if not gpus:
@@ -48,7 +48,7 @@ def check_peak(facts: Facts) -> MachineFinding:
     return ok("peak FLOP/s", found, "MFU and HFU are computed against it")
 
 
-def check_clock(facts: Facts) -> MachineFinding:
+def check_clock(facts: Facts) -> MachineResult:
     """Whether the host clock is fine and cheap enough for phases."""
     clock = facts.clock
     source = f", {clock.source}" if clock.source else ""
@@ -62,7 +62,7 @@ def check_clock(facts: Facts) -> MachineFinding:
     return warning("clock", found, meaning, fix)
 
 
-def check_time_of_day(facts: Facts) -> MachineFinding:
+def check_time_of_day(facts: Facts) -> MachineResult:
     """Whether the wall clock is synchronised."""
     if facts.clock.synchronised is None:
         return absent("time of day", "the kernel does not say", "it only affects the times of day in file names")
@@ -75,7 +75,7 @@ def check_time_of_day(facts: Facts) -> MachineFinding:
     return warning("time of day", "not synchronised (NTP, chrony, PTP)", meaning, fix)
 
 
-def check_governor(facts: Facts) -> MachineFinding:
+def check_governor(facts: Facts) -> MachineResult:
     """Whether cores run at full speed immediately."""
     if not facts.governors:
         return absent("CPU governor", "the machine does not say", "usual in virtual machines: the host decides")
@@ -87,7 +87,7 @@ def check_governor(facts: Facts) -> MachineFinding:
     return warning("CPU governor", found, meaning, "cpupower frequency-set -g performance (as root)")
 
 
-def check_shared_memory(facts: Facts) -> MachineFinding:
+def check_shared_memory(facts: Facts) -> MachineResult:
     """Whether /dev/shm has room for DataLoader workers and NCCL."""
     if facts.shm_bytes is None:
         meaning = "DataLoader workers and NCCL pass data through it"
@@ -99,7 +99,7 @@ def check_shared_memory(facts: Facts) -> MachineFinding:
     return warning("/dev/shm", found, meaning, "in a container: --shm-size=8g or --ipc=host")
 
 
-def check_open_files(facts: Facts) -> MachineFinding:
+def check_open_files(facts: Facts) -> MachineResult:
     """Whether enough files may be open."""
     limit, found = facts.open_files, _show_limit(facts.open_files)
     if limit.soft == UNLIMITED or limit.soft >= FEW_FILES:
@@ -110,7 +110,7 @@ def check_open_files(facts: Facts) -> MachineFinding:
     return warning("open files", found, meaning, fix)
 
 
-def check_locked_memory(facts: Facts) -> MachineFinding:
+def check_locked_memory(facts: Facts) -> MachineResult:
     """Whether RDMA may pin memory."""
     found = _show_limit(facts.locked_memory, memory=True)
     if not facts.infiniband:
@@ -121,7 +121,7 @@ def check_locked_memory(facts: Facts) -> MachineFinding:
     return warning("locked memory", found, meaning, "ulimit -l unlimited; in a container: --ulimit memlock=-1")
 
 
-def check_core_files(facts: Facts) -> MachineFinding:
+def check_core_files(facts: Facts) -> MachineResult:
     """Whether a crashing rank writes its whole memory to disk."""
     found = _show_limit(facts.core_files, memory=True)
     piped = (facts.core_pattern or "").startswith("|")
@@ -131,7 +131,7 @@ def check_core_files(facts: Facts) -> MachineFinding:
     return warning("core files", found, meaning, "ulimit -c 0, unless you need such files")
 
 
-def check_perf_events(facts: Facts) -> MachineFinding:
+def check_perf_events(facts: Facts) -> MachineResult:
     """Whether nsys may sample the CPU."""
     level = facts.perf_event_paranoid
     if level is None:
@@ -145,7 +145,7 @@ def check_perf_events(facts: Facts) -> MachineFinding:
     return warning("perf events", found, meaning, "sysctl kernel.perf_event_paranoid=2 (as root)")
 
 
-def check_disk(facts: Facts) -> MachineFinding:
+def check_disk(facts: Facts) -> MachineResult:
     """Whether runs can be written."""
     name = "disk"
     if facts.runs_dir_problem is not None:
@@ -163,7 +163,7 @@ def check_disk(facts: Facts) -> MachineFinding:
     return ok(name, found, "room for runs and captures")
 
 
-def check_hostname(facts: Facts) -> MachineFinding:
+def check_hostname(facts: Facts) -> MachineResult:
     """Whether gloo finds an address to listen on."""
     chosen = facts.environment.get("GLOO_SOCKET_IFNAME")
     if chosen:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distprof.cli.doctor.facts import Facts
-from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
+from distprof.cli.doctor.check_result import MachineResult, absent, ok, problem, warning
+from distprof.cli.doctor.probe import Facts
 
 _OFF = ("", "0", "false", "off", "no", "n", "f")
 
 
-def check_launch_blocking(facts: Facts) -> MachineFinding:
+def check_launch_blocking(facts: Facts) -> MachineResult:
     """Whether kernels are launched asynchronously."""
     name, variable = "kernel launches", "CUDA_LAUNCH_BLOCKING"
     if not _is_on(facts, variable):
@@ -17,7 +17,7 @@ def check_launch_blocking(facts: Facts) -> MachineFinding:
     return problem(name, _show(facts, variable), meaning, f"unset {variable}; it is for finding a failing kernel")
 
 
-def check_max_connections(facts: Facts) -> MachineFinding:
+def check_max_connections(facts: Facts) -> MachineResult:
     """Whether communication and compute have separate hardware queues."""
     name, variable = "hardware queues", "CUDA_DEVICE_MAX_CONNECTIONS"
     value = facts.environment.get(variable, "")
@@ -35,7 +35,7 @@ def check_max_connections(facts: Facts) -> MachineFinding:
     return warning(name, _show(facts, variable), meaning, f"with DDP or FSDP unset {variable}")
 
 
-def check_debug_output(facts: Facts) -> MachineFinding:
+def check_debug_output(facts: Facts) -> MachineResult:
     """Whether a variable makes collectives log or check on the hot path."""
     loud = {
         "NCCL_DEBUG": facts.environment.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"),
@@ -49,7 +49,7 @@ def check_debug_output(facts: Facts) -> MachineFinding:
     return warning(name, ", ".join(_show(facts, each) for each in names), meaning, fix)
 
 
-def check_collective_timing(facts: Facts) -> MachineFinding:
+def check_collective_timing(facts: Facts) -> MachineResult:
     """Whether torch times every NCCL collective, or waits for it."""
     name, names = "NCCL in torch", [
         each for each in ("TORCH_NCCL_ENABLE_TIMING", "TORCH_NCCL_BLOCKING_WAIT") if _is_on(facts, each)
@@ -60,7 +60,7 @@ def check_collective_timing(facts: Facts) -> MachineFinding:
     return warning(name, ", ".join(_show(facts, each) for each in names), meaning, f"unset {' '.join(names)}")
 
 
-def check_transports(facts: Facts) -> MachineFinding:
+def check_transports(facts: Facts) -> MachineResult:
     """Whether NCCL may use every transport between ranks."""
     name, names = "NCCL transports", [
         each for each in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE") if _is_on(facts, each)
@@ -73,7 +73,7 @@ def check_transports(facts: Facts) -> MachineFinding:
     return warning(name, ", ".join(_show(facts, each) for each in names), meaning, f"unset {' '.join(names)}")
 
 
-def check_threads(facts: Facts) -> MachineFinding:
+def check_threads(facts: Facts) -> MachineResult:
     """Whether the ranks' threads fit the cores."""
     name, variable, cores = "CPU threads", "OMP_NUM_THREADS", facts.cores
     gpus = 0 if facts.torch is None else len(facts.torch.gpus)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distprof.cli.doctor.facts import Facts, TorchFacts
-from distprof.cli.doctor.finding import MachineFinding, absent, ok, problem, warning
+from distprof.cli.doctor.check_result import MachineResult, absent, ok, problem, warning
+from distprof.cli.doctor.probe import Facts, TorchFacts
 from distprof.traces.nsys.nsys_tool import read_numbers
 
 PYTHONS = ((3, 11), (3, 13))
@@ -13,7 +13,7 @@ SLOW_IMPORT_S = 10.0
 WANTS_TORCH = "without torch, distprof can report on runs and compare them, but not train"
 
 
-def check_python(facts: Facts) -> MachineFinding:
+def check_python(facts: Facts) -> MachineResult:
     """Whether distprof supports this Python."""
     found = ".".join(map(str, facts.python))
     if PYTHONS[0] <= facts.python[:2] <= PYTHONS[1]:
@@ -23,7 +23,7 @@ def check_python(facts: Facts) -> MachineFinding:
     return problem("Python", found, meaning, f"create a virtual environment with Python {low} to {high}")
 
 
-def check_torch(facts: Facts) -> MachineFinding:
+def check_torch(facts: Facts) -> MachineResult:
     """Whether torch is installed, loads, and is new enough."""
     fix = "pip install 'torch>=2.6' (the build for this machine's CUDA), or repair the installation"
     installed = facts.packages.get("torch")
@@ -39,7 +39,7 @@ def check_torch(facts: Facts) -> MachineFinding:
     return ok("torch", found, "loads and is new enough")
 
 
-def _judge_slow_import(torch: TorchFacts, found: str) -> MachineFinding:
+def _judge_slow_import(torch: TorchFacts, found: str) -> MachineResult:
     """Whether files were waited for, which a job does as well, or cores, which depends on what else runs just now."""
     seconds, busy_s = torch.seconds_to_import, torch.seconds_without_core
     found = f"{found}; importing it took {seconds:.0f} s"
@@ -53,7 +53,7 @@ def _judge_slow_import(torch: TorchFacts, found: str) -> MachineFinding:
     return ok("torch", found, "loads and is new enough; that time was spent computing, as on a slow core")
 
 
-def check_distributed(facts: Facts) -> MachineFinding:
+def check_distributed(facts: Facts) -> MachineResult:
     """Whether torch can form process groups with gloo."""
     if facts.torch is None:
         return absent("distributed", "torch does not load", WANTS_TORCH)
@@ -64,7 +64,7 @@ def check_distributed(facts: Facts) -> MachineFinding:
     return ok("distributed", f"gloo{', NCCL' if facts.torch.nccl else ''}", "distprof can gather over gloo")
 
 
-def check_cuda(facts: Facts) -> MachineFinding:
+def check_cuda(facts: Facts) -> MachineResult:
     """Whether torch can use the GPU, if there is one."""
     if facts.torch is not None and facts.torch.cuda_available:
         return ok("CUDA", f"available, torch sees {len(facts.torch.gpus)} GPU(s)", "jobs run on the GPUs by default")
@@ -83,7 +83,7 @@ def check_cuda(facts: Facts) -> MachineFinding:
     return problem("CUDA", f"{found}{said}", meaning, "run nvidia-smi: if that fails too, repair the driver")
 
 
-def check_driver(facts: Facts) -> MachineFinding:
+def check_driver(facts: Facts) -> MachineResult:
     """Whether the driver supports torch's CUDA: it needs the same major version or a newer one."""
     built, able = (read_numbers(version) for version in _read_cuda(facts))
     if facts.driver is None or facts.torch is None or not built or not able:
@@ -101,7 +101,7 @@ def _read_cuda(facts: Facts) -> tuple[str | None, str | None]:
     return (None, None) if facts.torch is None else (facts.torch.cuda, facts.torch.driver_cuda)
 
 
-def check_nccl(facts: Facts) -> MachineFinding:
+def check_nccl(facts: Facts) -> MachineResult:
     """Whether NCCL is there, if there are GPUs."""
     if facts.torch is None or not facts.torch.cuda_available:
         return absent("NCCL", "no GPU that would use it", "ranks on CPUs communicate over gloo")
@@ -111,7 +111,7 @@ def check_nccl(facts: Facts) -> MachineFinding:
     return ok("NCCL", facts.torch.nccl, "ranks on GPUs communicate over NCCL")
 
 
-def check_nsys(facts: Facts) -> MachineFinding:
+def check_nsys(facts: Facts) -> MachineResult:
     """Whether nsys is there; only captures need it."""
     if facts.nsys is None:
         meaning = "launch/nsys.sh cannot capture; SQLite exports can be read without it"
@@ -122,7 +122,7 @@ def check_nsys(facts: Facts) -> MachineFinding:
     return ok("nsys", f"{facts.nsys.version} ({facts.nsys.path})", "launch/nsys.sh can capture")
 
 
-def check_nvtx(facts: Facts) -> MachineFinding:
+def check_nvtx(facts: Facts) -> MachineResult:
     """Whether this nsys records ranges made from Python."""
     version = facts.packages.get("nvtx")
     fix = "pip install 'nvtx<0.2.12'"
@@ -136,7 +136,7 @@ def check_nvtx(facts: Facts) -> MachineFinding:
     return ok("nvtx", version, "this nsys records its ranges")
 
 
-def check_wandb(facts: Facts) -> MachineFinding:
+def check_wandb(facts: Facts) -> MachineResult:
     """Whether W&B is installed and logged in."""
     version = facts.packages.get("wandb")
     if version is None:
@@ -147,7 +147,7 @@ def check_wandb(facts: Facts) -> MachineFinding:
     return ok("wandb", f"{version}, not logged in (wandb login)", meaning)
 
 
-def check_accelerate(facts: Facts) -> MachineFinding:
+def check_accelerate(facts: Facts) -> MachineResult:
     """Whether Accelerate would silently fall back from FSDP to DDP."""
     version = facts.packages.get("accelerate")
     if version is None:

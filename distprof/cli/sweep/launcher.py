@@ -17,8 +17,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from distprof.cli.sweep.outcome import judge
-from distprof.cli.sweep.process import JobProcess
+from distprof.cli.sweep.process import JobProcess, judge
 from distprof.config.compose import quote_text
 from distprof.errors import DistprofError
 from distprof.facts.sweep import Sweep, SweepJob
@@ -47,7 +46,7 @@ class TorchrunLauncher(Launcher):
         torchrun: Sequence[str] = TORCHRUN,
         capture: Sequence[str] = CAPTURE,
     ) -> None:
-        """Starts nothing yet.
+        """Takes a sweep whose jobs `launch` will run.
 
         Args:
             sweep: Every job; those that have completed or are refused are left as they are.

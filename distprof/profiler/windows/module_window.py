@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from distprof.facts.modules import RankMemory
-from distprof.modules.memory_watch import MemoryWatch
-from distprof.modules.profile import ModuleProfiler
-from distprof.modules.table import make_table
+from distprof.modules.memory import MemoryWatch
+from distprof.modules.profile import ModuleProfiler, make_table
 from distprof.patching import is_fsdp2
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.step.recorder import Recorder

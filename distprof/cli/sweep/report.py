@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
-from distprof.cli.output_folder import LONGEST_NAME, write_into
+from distprof.cli.options import LONGEST_PATH, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.render.files.column_files import NO_PARQUET, can_write_parquet
 from distprof.render.files.sweep_files import write_sweep_files
@@ -41,7 +41,7 @@ def report_sweep(
     if written is not None:
         text = ", ".join(written.names) + ("" if can_write_parquet() else f"; {NO_PARQUET}")
         console.print(
-            f"sweep folder: {clean_text(out, LONGEST_NAME)}  ({text})", highlight=False, markup=False, soft_wrap=True
+            f"sweep folder: {clean_text(out, LONGEST_PATH)}  ({text})", highlight=False, markup=False, soft_wrap=True
         )
     if log is not None:
         log(report)

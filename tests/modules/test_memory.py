@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from distprof.facts.modules import RankMemory
-from distprof.modules.memory_watch import MemoryWatch
+from distprof.modules.memory import MemoryWatch
 from distprof.modules.profile import ModuleProfiler
 
 PARAMETERS = 4 * (6 * 10 + 10 + 2 * 10 + 10 * 1 + 1)

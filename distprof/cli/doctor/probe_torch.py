@@ -1,4 +1,4 @@
-"""Queries torch in a program of its own: `python -m distprof.cli.doctor.torch_facts` prints JSON.
+"""Queries torch in a program of its own: `python -m distprof.cli.doctor.probe_torch` prints JSON.
 
 In the doctor's process, importing torch would cost seconds in which other checks can run, and a crash of torch would
 end the doctor.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-def ask_torch() -> dict[str, Any]:
+def probe_torch() -> dict[str, Any]:
     """The fields of `TorchFacts`, as plain values."""
     begin, waited, used = time.perf_counter(), _read_waited_s(), time.process_time()
     import torch
@@ -74,7 +74,7 @@ def _read_driver_cuda(torch: Any) -> str | None:
 def main() -> None:
     """Prints one line of JSON, whatever torch itself prints."""
     with contextlib.redirect_stdout(io.StringIO()):
-        facts = ask_torch()
+        facts = probe_torch()
     print(json.dumps(facts))
 
 

@@ -1,0 +1,89 @@
+"""Options that several verbs have: numbers, ``--width``, and the files and folders that a verb writes to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distprof.cli.standard_streams import NARROWEST, WIDEST
+from distprof.errors import UsageError
+from distprof.render.units import clean_text
+
+if TYPE_CHECKING:
+    from distprof.render.files.files import Written
+
+LONGEST_PATH = 1000
+"""Length of a path in a message."""
+
+
+def add_number(
+    parser: argparse.ArgumentParser, name: str, *, least: int, most: int | None = None, **options: Any
+) -> None:
+    """Adds an option that takes a whole number; any other value is a `UsageError`.
+
+    Args:
+        parser: The verb's.
+        name: The option.
+        least: The smallest number allowed.
+        most: The largest. None: there is no limit.
+        **options: What `argparse` takes besides.
+    """
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or number < least or (most is not None and number > most):
+            bounds = f"{least} or more" if most is None else f"{least} to {most}"
+            raise UsageError(f"{name} {text}: must be a whole number, {bounds}")
+        return number
+
+    parser.add_argument(name, type=read, **options)
+
+
+def add_width(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--width``, for what a terminal does not tell."""
+    add_number(
+        parser, "--width", least=NARROWEST, most=WIDEST, metavar="N", help="width in columns (default: the terminal's)"
+    )
+
+
+def require_folder(path: Path | None) -> None:
+    """Refuses, before measuring, a ``--json FILE`` that could not be written afterwards.
+
+    Raises:
+        UsageError: Its folder does not exist.
+    """
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--json {path}: no such folder: create it, or choose another file")
+
+
+def write_figures(path: Path, document: object) -> None:
+    """Writes the file of ``--json FILE``.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--json {path}: cannot be written ({error.strerror}): choose another file") from None
+
+
+def write_into(folder: Path, write: Callable[[Path], Written]) -> Written:
+    """Makes the folder of ``--out FOLDER``, writes into it, and says on standard error what cannot be written."""
+    from distprof.render.files.files import Written  # brings the page with it: not for what writes nothing
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        written = write(folder)
+    except OSError as error:
+        written = Written(names=(), problem=f"cannot be created ({error.strerror})")
+    if written.problem is not None:
+        print(f"distprof: {clean_text(folder, LONGEST_PATH)}: {written.problem}: choose another --out", file=sys.stderr)
+    return written
