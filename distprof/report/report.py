@@ -21,7 +21,7 @@ from distprof.report.spread import Spread
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import Causes, ClockReport, Stall, Verdict, WaitReport, WhatIf
 
-SCHEMA = "distprof.report/1"
+SCHEMA = "distprof.report/2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

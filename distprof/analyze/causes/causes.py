@@ -158,14 +158,18 @@ def _scale(causes: Causes, factor: float) -> Causes:
     def scale(cost: Estimate) -> Estimate:
         return Estimate(value=factor * cost.value, low=factor * cost.low, high=factor * cost.high)
 
+    scaled = tuple(
+        dataclasses.replace(
+            item,
+            saved_if_only_this_ns=scale(item.saved_if_only_this_ns),
+            saved_after_others_ns=scale(item.saved_after_others_ns),
+            joint_ns=factor * item.joint_ns,
+        )
+        for item in causes.causes
+    )
     return Causes(
-        causes=tuple(
-            dataclasses.replace(
-                item, lost_ns=scale(item.lost_ns), alone_ns=scale(item.alone_ns), joint_ns=factor * item.joint_ns
-            )
-            for item in causes.causes
-        ),
-        step_ns=factor * causes.step_ns, ideal_ns=factor * causes.ideal_ns, remainder_ns=factor * causes.remainder_ns,
+        causes=scaled, step_ns=factor * causes.step_ns, ideal_ns=factor * causes.ideal_ns,
+        remainder_ns=factor * causes.remainder_ns,
     )  # fmt: skip
 
 
@@ -182,8 +186,8 @@ def _report(
         cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=int(item.acts.sum()) if stalls else None, period=item.period,
-        late_ns=item.late_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio, alone_ns=cost.alone_ns,
-        alone_ratio=cost.alone_ratio, joint_ns=joint_ns,
+        late_ns=item.late_ns, saved_if_only_this_ns=cost.lost_ns, saved_if_only_this_ratio=cost.lost_ratio,
+        saved_after_others_ns=cost.alone_ns, saved_after_others_ratio=cost.alone_ratio, joint_ns=joint_ns,
         critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
     )  # fmt: skip
 
@@ -195,7 +199,8 @@ def _report_rest(
     return CauseReport(
         kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
         pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
-        lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio, alone_ns=cost.alone_ns, alone_ratio=cost.alone_ratio,
+        saved_if_only_this_ns=cost.lost_ns, saved_if_only_this_ratio=cost.lost_ratio,
+        saved_after_others_ns=cost.alone_ns, saved_after_others_ratio=cost.alone_ratio,
         joint_ns=joint_ns, critical=False,
     )  # fmt: skip
 

@@ -22,10 +22,11 @@ KINDS = {
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
-CAUSE_HEADS = ("cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part")
+FIX_ONLY, FIX_LAST = "fix only this", "fix last"
+CAUSE_HEADS = ("cause", "where", "when", "late", "critical", FIX_ONLY, FIX_LAST, "part, ms", "part")
 CAUSE_NOTE = (
-    "alone: how much shorter a step would be if only this were fixed; on top: the same once every other cause with a "
-    "name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
+    "fix only this: step time saved by fixing this cause alone; fix last: saved by fixing it after all others with a "
+    "name; the parts, the remainder and the ideal step add up to the step time, time between steps included"
 )
 NAME_LIMIT = 80
 MAX_HOSTS = 4
@@ -160,7 +161,7 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
     return [
         what, _show_where(cause), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
-        "" if cause.kind in UNNAMED else show_share(cause.lost_ratio), show_point(cause.alone_ratio.value),
+        show_share(cause.saved_if_only_this_ratio), show_point(cause.saved_after_others_ratio.value),
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 

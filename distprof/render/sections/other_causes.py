@@ -18,8 +18,8 @@ def _find_partners(report: Report) -> list[CauseReport]:
     told = find_told(report)
     if told is None:
         return []
-    alone, only = told.alone_ratio.value, told.lost_ratio.value
-    if alone < HIDDEN_FACTOR * only or alone - only < HIDDEN_RATIO:
+    last, only = told.saved_after_others_ratio.value, told.saved_if_only_this_ratio.value
+    if last < HIDDEN_FACTOR * only or last - only < HIDDEN_RATIO:
         return []
     return [cause for cause in list_named(report.causes) if cause is not told]
 
@@ -33,10 +33,12 @@ def say_gain(report: Report, shorter: str) -> str:
     if told is None or not partners:
         return shorter
     if len(partners) == 1:
-        both = told.lost_ratio.value + partners[0].alone_ratio.value
+        other = partners[0].saved_after_others_ratio.value
+        both = told.saved_if_only_this_ratio.value + other
         stays = f"as long as {name_cause(partners[0])} stays as it is"
         return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
-    return f"{shorter} as long as the other causes stay, and {show_share(told.alone_ratio)} more once they are fixed"
+    more = show_share(told.saved_after_others_ratio)
+    return f"{shorter} as long as the other causes stay, and {more} more once they are fixed"
 
 
 def count_others(report: Report) -> str:

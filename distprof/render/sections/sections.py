@@ -68,7 +68,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     about = "upper limits that do not add up" + ("; other settings are estimates" if forecasts else "")
     return [
         Section(
-            key="causes", title="causes: what makes a step longer than it need be",
+            key="causes", title="causes: where step time could be saved",
             columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), told_only=True),
             ruled=(len(causes) - 1,), notes=(CAUSE_NOTE,) if causes else (),
         ),

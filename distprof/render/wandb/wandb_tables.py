@@ -14,8 +14,9 @@ from distprof.report.report import Report
 
 MAX_CAUSES = 100
 CAUSE_COLUMNS = (
-    "cause", "where", "when", "rank", "first_step", "last_step", "late_ms", "lost_ms", "lost_ratio", "lost_low_ratio",
-    "lost_high_ratio", "alone_ratio", "part_ms", "critical",
+    "cause", "where", "when", "rank", "first_step", "last_step", "late_ms", "saved_if_only_this_ms",
+    "saved_if_only_this_ratio", "saved_if_only_this_low_ratio", "saved_if_only_this_high_ratio",
+    "saved_after_others_ratio", "part_ms", "critical",
 )  # fmt: skip
 Row = list[float | str | None]
 
@@ -68,8 +69,9 @@ def _list_causes(report: Report) -> LoggedTable:
     rows: list[Row] = [
         [
             what, where, when, cause.rank, cause.first_step, cause.last_step, to_ms(cause.late_ns),
-            to_ms(cause.lost_ns.value), cause.lost_ratio.value, cause.lost_ratio.low, cause.lost_ratio.high,
-            cause.alone_ratio.value, to_ms(cause.joint_ns), "yes" if cause.critical else "no",
+            to_ms(cause.saved_if_only_this_ns.value), cause.saved_if_only_this_ratio.value,
+            cause.saved_if_only_this_ratio.low, cause.saved_if_only_this_ratio.high,
+            cause.saved_after_others_ratio.value, to_ms(cause.joint_ns), "yes" if cause.critical else "no",
         ]
         for cause, (what, where, when, *_) in zip(causes, list_causes(report), strict=False)
     ]  # fmt: skip
