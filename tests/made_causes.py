@@ -49,7 +49,7 @@ def make_verdict(told: CauseReport | None, **changes: Any) -> Verdict:
         "kind": VerdictKind.NONE, "critical": False, "confirmed": None, "pattern": None, "rank": None, "phase": None,
         "cause": None, "hosts": (), "late_ns": None, "lost_ns": scale(make_estimate(0.3)),
         "lost_ratio": make_estimate(0.3), "waited_ns": None, "held_ratio": None, "clock": "host", "steps_used": 50,
-        "reason": "no rank is behind the others by more than chance", "evidence": (),
+        "reason": "no rank is slower than the others beyond noise", "evidence": (),
     }  # fmt: skip
     if told is not None:
         names = ("kind", "critical", "pattern", "rank", "phase", "cause", "hosts", "late_ns")

@@ -14,6 +14,8 @@ from distprof.analyze import analyze
 from distprof.cli.standard_streams import require_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
+from distprof.render.files.files import Written
+from distprof.render.terminal.screen import name_command, render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
@@ -26,11 +28,12 @@ DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
 gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
 or from any mix that belongs to one job. File types are detected from content. The folder of a sweep makes a report that
-compares its jobs.
+compares its jobs. What is shown fits one screen; --details shows the rest, and report.html has all of it.
 """
 EPILOG = """\
 examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
+  distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details      every table, clock, source and note
   distprof report runs/2026-01-31_12-00-00_multirun          a sweep: its jobs side by side
   distprof report traces/                                    one trace per rank, all of one job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*' --phase optimizer='apply_grads'
@@ -63,6 +66,7 @@ def add_report(verbs: argparse._SubParsersAction[Any]) -> None:
         "--out", type=Path, metavar="FOLDER",
         help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
+    report.add_argument("--details", action="store_true", help="show everything, and not what fits one screen")
     report.add_argument("--no-write", action="store_true", help="show the report, and write no files")
     report.add_argument("--width", type=int, help="width of the terminal report (default: the terminal's)")
     add_names(report)
@@ -108,17 +112,23 @@ def run_report(options: argparse.Namespace) -> int:
     for line in list_unread(run.unread):
         print(line, file=sys.stderr)
     report = analyze(run)
-    whole = options.no_write or _write(_choose_folder(options), run, report)
-    render_terminal(report, Console(width=options.width))
-    return EXIT_OK if report.coverage.complete and whole else EXIT_PARTIAL
+    folder = _choose_folder(options)
+    written = Written(names=(), problem=None) if options.no_write else _write(folder, run, report)
+    console = Console(width=options.width)
+    if options.details:
+        render_terminal(report, console)
+    else:
+        again = name_command(options.paths[0]) if len(options.paths) == 1 else "the same command with --details"
+        place = str(folder) if written.names else None
+        render_screen(report, console, names=written.names, folder=place, again=again)
+    return EXIT_OK if report.coverage.complete and written.whole else EXIT_PARTIAL
 
 
-def _write(folder: Path, run: Run, report: Report) -> bool:
-    """Whether all files were written."""
+def _write(folder: Path, run: Run, report: Report) -> Written:
     from distprof.cli.output_folder import write_into
     from distprof.render.files.files import write_files
 
-    return write_into(folder, partial(write_files, run=run, report=report)).whole
+    return write_into(folder, partial(write_files, run=run, report=report))
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:

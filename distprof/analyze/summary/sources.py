@@ -11,7 +11,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.facts.run import Clock, Collectives
 
 STAMPS = {
-    Clock.HOST: "stamps at their borders",
+    Clock.HOST: "timestamps at their boundaries",
     Clock.DEVICE: "CUDA events at their borders on the compute stream, read later",
 }
 TRACES = {

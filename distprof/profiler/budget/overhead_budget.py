@@ -17,7 +17,7 @@ import numpy as np
 
 from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
 from distprof.facts.run import COLUMN, Clock, FloatArray
-from distprof.render.sections.overhead import describe_overhead
+from distprof.render.sections.coverage import describe_overhead
 from distprof.report.overhead_report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005

@@ -18,10 +18,15 @@ def _find_partners(report: Report) -> list[CauseReport]:
     told = find_told(report)
     if told is None:
         return []
-    last, only = told.saved_after_others_ratio.value, told.saved_if_only_this_ratio.value
-    if last < HIDDEN_FACTOR * only or last - only < HIDDEN_RATIO:
+    if not is_hidden(told):
         return []
     return [cause for cause in list_named(report.causes) if cause is not told]
+
+
+def is_hidden(cause: CauseReport) -> bool:
+    """Whether other causes hide most of what a cause costs."""
+    last, only = cause.saved_after_others_ratio.value, cause.saved_if_only_this_ratio.value
+    return last >= HIDDEN_FACTOR * only and last - only >= HIDDEN_RATIO
 
 
 def say_gain(report: Report, shorter: str) -> str:
@@ -52,20 +57,25 @@ def count_others(report: Report) -> str:
         said += [cause for cause in causes.causes if cause.kind is VerdictKind.JITTER]
     rest = [
         cause for cause in causes.causes
-        if not any(cause is item for item in said) and cause.joint_ns >= NOTABLE_RATIO * causes.step_ns
+        if not any(cause is item for item in said) and measure_cost(cause) >= NOTABLE_RATIO
     ]  # fmt: skip
-    return _say_rest(rest, causes.step_ns, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
+    return _say_rest(rest, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
 
 
-def _say_rest(rest: list[CauseReport], step_ns: float, *, more: bool) -> str:
-    cost = show_point(sum(cause.joint_ns for cause in rest) / step_ns, "of a step")
-    largest = name_cause(max(rest, key=lambda cause: cause.joint_ns))
+def measure_cost(cause: CauseReport) -> float:
+    """What a cause costs, as a share of a step: what fixing it alone saves or, where others hide it, fixing it last."""
+    return (cause.saved_after_others_ratio if is_hidden(cause) else cause.saved_if_only_this_ratio).value
+
+
+def _say_rest(rest: list[CauseReport], *, more: bool) -> str:
+    largest = max(rest, key=measure_cost)
+    name, cost = name_cause(largest), show_point(measure_cost(largest), "of a step")
     if len(rest) == 1 and not more:
-        return f"{largest[:1].upper()}{largest[1:]} costs {cost}"
+        return f"{name[:1].upper()}{name[1:]} costs another {cost}"
     critical = sum(cause.critical for cause in rest)
     number = COUNTS[len(rest)].capitalize() if len(rest) < len(COUNTS) else f"{len(rest):,}"
     start = f"{number} {'more ' if more else ''}cause{'' if len(rest) == 1 else 's'}"
     if len(rest) == 1:
-        return f"{start}{', critical,' if critical else ''} costs {cost}: {largest}"
-    marked = f", {COUNTS[critical] if critical < len(COUNTS) else critical} of them critical," if critical else ""
-    return f"{start}{marked} cost {cost} together, the largest {largest}"
+        return f"{start}{', critical,' if critical else ''} costs {cost}: {name}"
+    marked = f", {COUNTS[critical] if critical < len(COUNTS) else critical} of them critical" if critical else ""
+    return f"{start}{marked}: the largest, {name}, costs {cost}"

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from distprof.render.sections.bandwidths import show_bandwidths
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
+from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.forecasts import list_bases, list_forecasts, list_unanswered
 from distprof.render.sections.hangs import show_stands
-from distprof.render.sections.headline import list_coverage, list_headline
+from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_memory import show_memory
 from distprof.render.sections.job_modules import show_modules
 from distprof.render.sections.section_types import Section, make_columns
@@ -65,7 +66,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
     causes = list_causes(report)
-    about = "upper limits that do not add up" + ("; other settings are estimates" if forecasts else "")
+    about = "upper bounds, not additive" + ("; rows for other settings are estimates" if forecasts else "")
     return [
         Section(
             key="causes", title="causes: where step time could be saved",
@@ -74,12 +75,12 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
-            key="what_if", title="what if: the recorded steps, replayed", about=about,
+            key="what_if", title="what if: replay of the recorded steps", about=about,
             columns=what_ifs, notes=tuple(list_unanswered(report)),
             details=(*dict.fromkeys(assumptions), *list_bases(report)),
         ),
         Section(
-            key="waits", title="waits: until the last rank arrives, then the transfer, per collective",
+            key="waits", title="waits per collective: waiting for the last rank, then transferring",
             about="on the device clock" if any(item.clock == "device" for item in report.waits) else "", columns=waits,
         ),
     ]  # fmt: skip

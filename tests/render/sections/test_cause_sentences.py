@@ -56,12 +56,12 @@ def test_time_between_steps_is_a_place_like_a_phase(stretch: Stretch, cause: Cau
 
 def test_where_nobody_is_named_the_rest_is_told() -> None:
     assert describe(JITTER, MOVING) == (
-        "nobody in particular: now one rank is late, now another; waiting for the last rank costs 1.2 % of a step "
-        "(1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
+        "no single straggler: a different rank is last at each step; waiting for whichever rank is last costs 1.2 % "
+        "of a step (1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
     )
     text = describe(MOVING)
-    assert text.startswith("nobody holds the others up: no rank is behind ") and text.endswith(
-        "waiting for the last rank costs 0.3 % of a step. Communication costs 2.9 % of a step."
+    assert text.startswith("no straggler: no rank is slower ") and text.endswith(
+        "waiting for whichever rank is last costs 0.3 % of a step. Communication costs another 2.9 % of a step."
     )
     cost = MOVING.saved_if_only_this_ratio
     assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=cost, reason="it all adds up") == (
