@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import Clock, Stretch
-from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, list_causes
+from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, is_hidden, list_causes
 from distprof.render.sections.coverage import describe_overhead
 from distprof.render.sections.hangs import show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.next_step import describe_next
-from distprof.render.sections.other_causes import is_hidden
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
 from distprof.render.units import (

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from distprof.render.sections.cause_words import (
     CAUSES,
     NAME_LIMIT,
+    count_others,
     find_told,
     list_named,
     name_cause,
     name_link,
+    say_gain,
     say_period,
     say_when,
     say_where,
     show_share,
 )
-from distprof.render.sections.other_causes import count_others, say_gain
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport

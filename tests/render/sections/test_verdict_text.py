@@ -138,7 +138,12 @@ def test_an_interval_of_one_point_is_a_point() -> None:
 def test_the_page_opens_with_it() -> None:
     page = render_html(LATE)
     assert '<p class="verdict critical">critical: rank 2 is ' in page
-    assert page.index("verdict critical") < page.index("Headline") < page.index("What if") < page.index("Waits per collective:")
+    assert (
+        page.index("verdict critical")
+        < page.index("Headline")
+        < page.index("What if")
+        < page.index("Waits per collective:")
+    )
     assert '<p class="verdict">no straggler: ' in render_html(QUIET)
     assert 'class="verdict' not in render_html(analyze(make_run(num_ranks=1)))
 

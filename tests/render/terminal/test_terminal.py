@@ -16,7 +16,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
 from distprof.render.sections.ends import MAX_ALERTS, describe_ends
 from distprof.render.sections.headline import describe_busiest
-from distprof.render.sections.sections_ranks import choose_rows
+from distprof.render.sections.sections import choose_rows
 from distprof.render.terminal.terminal import MAX_NOTES, render_terminal
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
