@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distprof.facts.rank_names import name_ranks
@@ -115,10 +115,16 @@ def _list_device_parts(report: Report) -> list[PartRow]:
     return [PartRow(name=f"{head}", mean_ns=own, share_ratio=sum(own) / span_ns) for head, own in times if sum(own)]
 
 
-def merge_small(rows: Sequence[PartRow], most: int) -> list[PartRow]:
-    """At most so many rows, in their order: the smallest ones share the last, and so do those that are tiny."""
-    order = sorted(rows, key=lambda row: -(row.share_ratio or 0.0))
-    large = [row for row in order if (row.share_ratio or 0.0) >= SMALL_RATIO]
+def merge_small(rows: Sequence[PartRow], most: int, named: Collection[str] = ()) -> list[PartRow]:
+    """At most so many rows, in their order: the smallest ones share the last, and so do those that are tiny.
+
+    Args:
+        rows: All parts.
+        most: Rows at most.
+        named: Parts that a cause names, which come first in keeping a row of their own.
+    """
+    order = sorted(rows, key=lambda row: (row.name not in named, -(row.share_ratio or 0.0)))
+    large = [row for row in order if row.name in named or (row.share_ratio or 0.0) >= SMALL_RATIO]
     kept = order if len(order) <= most and len(order) - len(large) < 2 else large[: most - 1]
     small = [row for row in rows if not any(row is item for item in kept)]
     if not small:
@@ -138,7 +144,8 @@ def _add(values: Sequence[float | None]) -> float | None:
 
 def show_parts(report: Report, most: int) -> Section:
     """The table: a row per part; of several ranks the least, the median, the most, and whose that is."""
-    rows = merge_small(list_parts(report), most)
+    causes = () if report.causes is None else report.causes.causes
+    rows = merge_small(list_parts(report), most, {cause.phase for cause in causes if cause.phase is not None})
     phases = any(phase.clock == report.headline.clock for phase in report.phases)
     ranks = [rank.rank for rank in report.ranks] if phases or report.activity is None else [
         device.rank for device in report.activity.devices

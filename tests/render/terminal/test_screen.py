@@ -99,5 +99,13 @@ def test_small_phases_share_a_row_and_the_rows_add_up_to_the_step(most: int) -> 
         assert sum(row.mean_ns[position] or 0 for row in rows) == pytest.approx(step.mean_ns[position])
 
 
+def test_a_phase_that_a_cause_names_keeps_its_row_however_small_it_is() -> None:
+    delays = (Delay(rank=1, phase=Phase.DATA, delay_ns=9 * MS), Delay(rank=6, phase=Phase.BACKWARD, delay_ns=42 * MS))
+    report = analyze(simulate(SimulatedJob(num_ranks=8, num_steps=30, delays=delays), seed=1, truth=False).run)
+    parts = list_parts(report)
+    assert [row.name for row in merge_small(parts, 3, {"data", "backward"})][:2] == ["data", "backward"]
+    assert "data" not in [row.name for row in merge_small(parts, 3)]
+
+
 def test_without_files_it_says_so() -> None:
     assert any(line.split() == ["files", "none", "written"] for line in show(simulate_report(1, False), folder=None))
