@@ -36,9 +36,9 @@ def read_report_file(path: Path) -> dict[str, Any]:
 def _rename_costs(values: dict[str, Any]) -> None:
     """Schema 1 named a cause's costs so that ``alone`` meant the opposite of what the terminal printed under it."""
     causes = values.get("causes")
-    listed = causes.get("causes") if isinstance(causes, dict) else None
-    if isinstance(listed, list):
-        causes["causes"] = [
-            {CAUSE_NAMES.get(name, name): value for name, value in cause.items()} if isinstance(cause, dict) else cause
-            for cause in listed
-        ]
+    if not isinstance(causes, dict) or not isinstance(causes.get("causes"), list):
+        return
+    causes["causes"] = [
+        {CAUSE_NAMES.get(name, name): value for name, value in cause.items()} if isinstance(cause, dict) else cause
+        for cause in causes["causes"]
+    ]
