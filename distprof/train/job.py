@@ -93,10 +93,10 @@ class JobReporter:
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
                 run, report, written = write_report(folder, completed_rows)
-        place = str(folder) if written.names else None
-        render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
         if written.problem is not None:
             self.say(f"distprof: {written.problem}")
+        place = str(folder) if written.names else None
+        render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
 

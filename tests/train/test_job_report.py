@@ -62,7 +62,7 @@ def test_a_job_whose_report_cannot_be_written_is_partial_and_names_no_file(folde
         (folder / name).mkdir()
     exit_code, shown = report(folder)
     assert exit_code == EXIT_PARTIAL
-    files, _, problem = shown.splitlines()[-3:]
+    problem, *_, files, _ = shown.splitlines()
     assert problem == "distprof: report.html, report.json, trace.json.gz could not be written (Is a directory)"
     assert files.split() == ["files", "none", "written"]
 
