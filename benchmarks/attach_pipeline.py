@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import resource
 import statistics
@@ -20,6 +19,7 @@ from benchmarks.attach_cost import ATTACHED, PLAIN, run_script
 from distprof.cli.bench.comparison import Comparison, compare_runs
 from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
+from distprof.storage.report_file import read_report_file
 from distprof.storage.run_folder import read_run
 
 RANKS = 4
@@ -97,7 +97,7 @@ def describe_run(run: Path, steps: int) -> str:
     """Which ranks recorded how many steps, and what the report says; it begins with "wrong" if that is not so."""
     facts = read_run(run)
     rows = [int((facts.column("step")[rank] >= 0).sum()) for rank in range(len(facts.ranks))]
-    verdict = json.loads((run / "report.json").read_text(encoding="utf-8"))["verdict"]
+    verdict = read_report_file(run / "report.json")["verdict"]
     wrong = "wrong: " if rows != [steps] * RANKS or verdict["rank"] is not None else ""
     return f"{wrong}steps {rows}; verdict {verdict['kind']}: {verdict['reason']}"
 

@@ -35,8 +35,9 @@ def make_cause(kind: VerdictKind, lost: float, *, alone: float | None = None, **
     usual: dict[str, Any] = {
         "kind": kind, "rank": None, "phase": "forward" if late else None, "hosts": (), "cause": Cause.COMPUTE,
         "pattern": Pattern.PERSISTENT if late else None, "first_step": FIRST, "last_step": LAST, "whole": True,
-        "events": None, "period": None, "late_ns": 20.0 * MS if late else None, "lost_ns": scale(lost_ratio),
-        "lost_ratio": lost_ratio, "alone_ns": scale(alone_ratio), "alone_ratio": alone_ratio,
+        "events": None, "period": None, "late_ns": 20.0 * MS if late else None,
+        "saved_if_only_this_ns": scale(lost_ratio), "saved_if_only_this_ratio": lost_ratio,
+        "saved_after_others_ns": scale(alone_ratio), "saved_after_others_ratio": alone_ratio,
         "joint_ns": (lost_ratio.value + alone_ratio.value) / 2 * STEP_NS, "critical": False,
     }  # fmt: skip
     return CauseReport(**{**usual, **changes})
@@ -48,11 +49,12 @@ def make_verdict(told: CauseReport | None, **changes: Any) -> Verdict:
         "kind": VerdictKind.NONE, "critical": False, "confirmed": None, "pattern": None, "rank": None, "phase": None,
         "cause": None, "hosts": (), "late_ns": None, "lost_ns": scale(make_estimate(0.3)),
         "lost_ratio": make_estimate(0.3), "waited_ns": None, "held_ratio": None, "clock": "host", "steps_used": 50,
-        "reason": "no rank is behind the others by more than chance", "evidence": (),
+        "reason": "no rank is slower than the others beyond noise", "evidence": (),
     }  # fmt: skip
     if told is not None:
-        names = ("kind", "critical", "pattern", "rank", "phase", "cause", "hosts", "late_ns", "lost_ns", "lost_ratio")
+        names = ("kind", "critical", "pattern", "rank", "phase", "cause", "hosts", "late_ns")
         usual |= {name: getattr(told, name) for name in names} | {"reason": "the evidence says so"}
+        usual |= {"lost_ns": told.saved_if_only_this_ns, "lost_ratio": told.saved_if_only_this_ratio}
     if told is not None and told.late_ns is not None:
         signs = (Evidence(sign="own time", rank_ns=told.late_ns + MS, others_ns=float(MS), agree_ratio=1.0),)
         usual |= {"confirmed": True, "waited_ns": 140.0 * MS, "held_ratio": 0.3, "evidence": signs}

@@ -108,5 +108,5 @@ def test_the_capture_is_reported_at_the_end(captured: Captured) -> None:
     assert str(Path("runs") / captured.folder.name / "capture.nsys-rep") in captured.done.stderr
     (written,) = (path for path in captured.folder.iterdir() if path.name == "run")
     assert written.stat().st_mode & 0o022 == 0, "everyone may write into the run folder"
-    reported = captured.done.stdout.partition("run folder: ")[2]
+    reported = captured.done.stdout.partition("step time")[2]
     assert "rank 0" in reported and "forward" in reported and "optimizer" in reported

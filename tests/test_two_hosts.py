@@ -103,7 +103,7 @@ def test_a_limited_link_and_a_late_rank_are_both_listed_the_larger_first(limited
     link, rank = causes[:2]
     assert (link.kind, set(link.hosts), link.critical) == ("slow_link", {"host-a", "host-b"}, True)
     assert (rank.kind, rank.rank, rank.phase) == ("slow_rank", FAR, "data")
-    assert link.alone_ns.value > rank.alone_ns.value > 20 * MS
+    assert link.saved_after_others_ns.value > rank.saved_after_others_ns.value > 20 * MS
 
 
 def test_a_slightly_late_rank_on_the_far_host_is_found(late_far: TwoHostsJob) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from benchmarks.attach.job import RANKS, ProgramOutcome
 from benchmarks.attach.program import ForeignProgram
 from distprof.errors import DistprofError
 from distprof.facts.run import PHASES, Run, Stretch
+from distprof.storage.report_file import read_report_file
 from distprof.traces.load_run import load_run
 
 
@@ -81,7 +81,7 @@ def _find_phases(run: Run) -> set[str]:
 def read_verdict(outcome: ProgramOutcome) -> dict[str, object]:
     """As ``report.json`` has it; empty if there is none."""
     path = outcome.run / "report.json"
-    return (json.loads(path.read_text(encoding="utf-8")).get("verdict") or {}) if path.exists() else {}
+    return (read_report_file(path).get("verdict") or {}) if path.exists() else {}
 
 
 def check_culprit(outcome: ProgramOutcome, phase: str, module: str | None = None) -> Cell:

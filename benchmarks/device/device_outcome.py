@@ -187,7 +187,9 @@ def _is_false(done: DeviceRun, said: Said) -> bool:
 
 def _costs(said: Said) -> bool:
     """Whether something is accused: by the verdict, or of a cost."""
-    return isinstance(said, Verdict) or max(said.alone_ratio.value, said.lost_ratio.value) >= NOTHING_RATIO
+    if isinstance(said, Verdict):
+        return True
+    return max(said.saved_after_others_ratio.value, said.saved_if_only_this_ratio.value) >= NOTHING_RATIO
 
 
 def _count_lost(done: DeviceRun) -> tuple[int, int]:

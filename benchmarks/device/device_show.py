@@ -33,7 +33,10 @@ def show_job(seed: int) -> tuple[str, bool]:
         "",
         f"true: {describe_truth(done)}",
         f"verdict: {describe_said(report.verdict)}: {report.verdict.reason}",
-        *(f"listed: {describe_said(cause)}, costs {format_time(cause.lost_ns.value)} a step" for cause in causes),
+        *(
+            f"listed: {describe_said(cause)}, costs {format_time(cause.saved_if_only_this_ns.value)} a step"
+            for cause in causes
+        ),
         "",
         *(_describe_worst(name, error) for name, error in outcome.worst.items()),
         f"synchronises {outcome.synchronised}, recorders stopped {outcome.stopped}, {lost}",

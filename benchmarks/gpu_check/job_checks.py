@@ -26,6 +26,7 @@ from benchmarks.gpu_check.made_up import make_up
 from distprof.analyze import analyze
 from distprof.facts.run import Run
 from distprof.render.files.files import describe_plain
+from distprof.storage.report_file import read_report_file
 from distprof.storage.run_folder import read_run
 
 LATE_MS, LATE_FROM = 50.0, 15
@@ -144,7 +145,7 @@ def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult
         yield CheckResult(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
         if ended:
             return
-        run, report = read_run(folder), json.loads((folder / "report.json").read_text())
+        run, report = read_run(folder), read_report_file(folder / "report.json")
     for item in job.expected:
         name = f"{job.name}: {item.name}"
         try:

@@ -81,13 +81,18 @@ def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     )
 
 
+def _read_cost(item: CauseReport | Verdict) -> float | None:
+    cost = item.lost_ns if isinstance(item, Verdict) else item.saved_if_only_this_ns
+    return None if cost is None else cost.value
+
+
 def list_named(report: Report) -> tuple[Named, ...]:
     """Everything that the report names: its list of causes or, without one, its verdict."""
     found: Sequence[CauseReport | Verdict] = (report.verdict,) if report.causes is None else report.causes.causes
     return tuple(
         Named(
             answer=Answer(kind=item.kind, rank=item.rank, phase=item.phase),
-            lost_ns=None if item.lost_ns is None else item.lost_ns.value, critical=item.critical,
+            lost_ns=_read_cost(item), critical=item.critical,
         )
         for item in found if item.kind in NAMES or (item.kind is VerdictKind.STALLS and item.rank is not None)
     )  # fmt: skip

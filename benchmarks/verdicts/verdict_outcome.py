@@ -175,7 +175,7 @@ def _find_error(cause: TrueCause, said: tuple[Said, ...]) -> float | None:
     for item in said:
         if cause.is_said(item):
             if isinstance(item, CauseReport):
-                return abs(item.alone_ns.value - cause.alone_ns) / cause.alone_ns
+                return abs(item.saved_after_others_ns.value - cause.alone_ns) / cause.alone_ns
             if item.lost_ns is not None and cause.lost_ns > 0:
                 return abs(item.lost_ns.value - cause.lost_ns) / cause.lost_ns
     return None

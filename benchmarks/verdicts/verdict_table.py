@@ -116,7 +116,7 @@ def _say(said: Said) -> str:
     parts = [said.kind.value]
     parts += [] if said.rank is None else [f"rank {said.rank}"]
     parts += [word for word in (said.phase, ", ".join(said.hosts), said.pattern) if word]
-    for name in ("late_ns", "lost_ns", "alone_ns", "joint_ns"):
+    for name in ("late_ns", "lost_ns", "saved_if_only_this_ns", "saved_after_others_ns", "joint_ns"):
         value = getattr(said, name, None)
         if value is None:
             continue

@@ -14,7 +14,9 @@ from distprof.analyze import analyze
 from distprof.cli.options import LONGEST_PATH, add_width, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
+from distprof.render.files.files import Written
 from distprof.render.files.report_schema import describe_schema
+from distprof.render.terminal.screen import name_command, render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
@@ -27,11 +29,12 @@ DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
 gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
 or from any mix that belongs to one job. File types are detected from content. The folder of a sweep makes a report that
-compares its jobs.
+compares its jobs. What is shown fits one screen; --details shows the rest, and report.html has all of it.
 """
 EPILOG = """\
 examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
+  distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details   every table and note
   distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
   distprof report traces/                             one trace per rank
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
@@ -69,6 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER",
         help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
     )  # fmt: skip
+    parser.add_argument("--details", action="store_true", help="show everything, not only what fits one screen")
     parser.add_argument(
         "--schema", action=_ShowSchema, nargs=0, help="print the JSON schema of report.json, and do nothing else"
     )
@@ -107,16 +111,22 @@ def run(options: argparse.Namespace) -> int:
     for line in list_unread(recorded.unread):
         print(line, file=sys.stderr)
     report = analyze(recorded)
-    whole = options.no_write or _write(_choose_folder(options), recorded, report)
-    render_terminal(report, Console(width=options.width))
-    return EXIT_OK if report.coverage.complete and whole else EXIT_PARTIAL
+    folder = _choose_folder(options)
+    written = Written(names=(), problem=None) if options.no_write else _write(folder, recorded, report)
+    console = Console(width=options.width)
+    if options.details:
+        render_terminal(report, console)
+    else:
+        again = name_command(options.paths[0]) if len(options.paths) == 1 else "the same command with --details"
+        place = str(folder) if written.names else None
+        render_screen(report, console, names=written.names, folder=place, again=again)
+    return EXIT_OK if report.coverage.complete and written.whole else EXIT_PARTIAL
 
 
-def _write(folder: Path, run: Run, report: Report) -> bool:
-    """Whether all files were written."""
+def _write(folder: Path, run: Run, report: Report) -> Written:
     from distprof.render.files.files import write_files
 
-    return write_into(folder, partial(write_files, run=run, report=report)).whole
+    return write_into(folder, partial(write_files, run=run, report=report))
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:

@@ -53,7 +53,7 @@ def format_milliseconds(value_ns: float | None) -> str:
     if value_ms == 0:
         return "0"
     if 0 < abs(value_ms) < 0.005:
-        return "<0.01" if value_ms > 0 else ">-0.01"
+        return "<0.01" if value_ms > 0 else "0.00"
     return f"{value_ms:,.1f}" if round(abs(value_ms), 1) >= 100 else f"{value_ms:.2f}"
 
 
@@ -116,7 +116,7 @@ def format_ratio(value_ratio: float | None) -> str:
     if percent == 0:
         return "0 %"
     if abs(percent) < 0.1:
-        return f"{percent:.2f} %" if abs(percent) >= 0.01 else "<0.01 %" if percent > 0 else ">-0.01 %"
+        return f"{percent:.2f} %" if abs(percent) >= 0.01 else "<0.01 %" if percent > 0 else "0.00 %"
     return f"{percent:.1f} %"
 
 

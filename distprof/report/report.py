@@ -27,7 +27,7 @@ from distprof.report.wait_report import (
     WhatIf,
 )
 
-SCHEMA = "distprof.report/1"
+SCHEMA = "distprof.report/2"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,20 +162,21 @@ class CauseReport:
     """Of stalls: they come every so many steps. None: no period, or too few to tell."""
     late_ns: float | None
     """Own time of the rank, or of the host's ranks, less the others' median, in the steps in which it acts."""
-    lost_ns: Estimate
-    """How much shorter a step would be, mean over all measured steps, if only this were gone."""
-    lost_ratio: Estimate
-    """``lost_ns`` over the mean step."""
-    alone_ns: Estimate
-    """The same once all other causes with a name (rank, host, link, data) are gone. Of two ranks that are late
-    together, each hides what the other costs: ``lost_ns`` is small for both, and this is not."""
-    alone_ratio: Estimate
-    """``alone_ns`` over the mean step."""
+    saved_if_only_this_ns: Estimate
+    """How much shorter a step would be, mean over all measured steps, if this cause alone were fixed."""
+    saved_if_only_this_ratio: Estimate
+    """``saved_if_only_this_ns`` over the mean step."""
+    saved_after_others_ns: Estimate
+    """How much fixing this cause saves once all other causes with a name (rank, host, link, data, stalls) are fixed. If
+    two ranks are late together, each hides what the other costs: ``saved_if_only_this_ns`` is small for both, and this
+    is not."""
+    saved_after_others_ratio: Estimate
+    """``saved_after_others_ns`` over the mean step."""
     joint_ns: float
     """Its part of what removing all causes saves: the parts and ``Causes.remainder_ns`` add up to what an ideal step
     would save."""
     critical: bool
-    """The lower end of ``alone_ratio`` is a tenth or more, and the other ranks' waits confirm it."""
+    """The lower end of ``saved_after_others_ratio`` is a tenth or more, and the other ranks' waits confirm it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,7 @@ class Causes:
     """Everything that makes steps longer than they need be, and what an ideal step would take."""
 
     causes: tuple[CauseReport, ...]
-    """Those with a name first, by ``alone_ns``; then jitter and communication."""
+    """Those with a name first, the largest ``saved_after_others_ns`` first; then jitter and communication."""
     step_ns: float
     """The headline's mean step time; the replay says what share of it each cause takes."""
     ideal_ns: float

@@ -18,13 +18,13 @@ from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
-from distprof.profiler.end_report import name_files, write_report
+from distprof.profiler.end_report import write_report
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
 from distprof.render.terminal.progress import StepProgress
-from distprof.render.terminal.terminal import render_terminal
+from distprof.render.terminal.screen import name_command, render_screen
 from distprof.render.wandb.wandb_thread import WandbThread
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
@@ -92,10 +92,10 @@ class JobReporter:
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone
                 add_note(folder, missed)
                 run, report, written = write_report(folder, completed_rows)
-        render_terminal(report, self._console)
         if written.problem is not None:
             self.say(f"distprof: {written.problem}")
-        self.say(name_files(folder, written))
+        place = str(folder) if written.names else None
+        render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
 

@@ -184,7 +184,9 @@ def test_fault_42_what_differs_in_torch_is_not_recorded_and_said_once(ended: End
     ]
     (note,) = [note for note in analyze(ended.read("other_group")).coverage.notes if "DDP" in note]
     assert note == "DDP's reductions, which count as backward, are not recorded: LookupError: a fault inside distprof"
-    shown = re.sub(r"\s+", " ", fork_alone(["report", str(ended.folder / "other_torch")], ended.folder).stdout)
+    shown = re.sub(
+        r"\s+", " ", fork_alone(["report", "--details", str(ended.folder / "other_torch")], ended.folder).stdout
+    )
     assert all(shown.count(note) == 1 for note in notes[:3])
 
 

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import attach_pipeline
 from benchmarks.attach_cost import ATTACHED, PLAIN
 from benchmarks.attach_pipeline import PROCESSORS, RANKS, TRAINING, WHOLE, describe_run, show
+from distprof.report.report import SCHEMA
 
 
 def make_taken(more_s: float) -> dict[str, dict[str, list[float]]]:
@@ -38,7 +39,10 @@ def test_a_run_is_wrong_where_a_rank_lacks_a_step_or_is_named(
         steps[row, :number] = range(number)
     run = SimpleNamespace(ranks=recorded, column={"step": steps}.__getitem__)
     monkeypatch.setattr(attach_pipeline, "read_run", lambda folder: run)
-    verdict = {"verdict": {"kind": "none" if rank is None else "straggler", "rank": rank, "reason": "told"}}
+    verdict = {
+        "schema": SCHEMA,
+        "verdict": {"kind": "none" if rank is None else "straggler", "rank": rank, "reason": "told"},
+    }
     (tmp_path / "report.json").write_text(json.dumps(verdict))
     told = describe_run(tmp_path, 5)
     assert f"steps {recorded}" in told and "told" in told and told.startswith("wrong") is not right

@@ -14,6 +14,7 @@ from benchmarks.attach.job import ProgramOutcome
 from benchmarks.attach.program import PROGRAMS as FOLDER
 from benchmarks.attach.programs import PROGRAMS
 from distprof.facts.run import PHASES, Stretch
+from distprof.report.report import SCHEMA
 
 RESULT = {"losses": "a", "state": "b", "random": ["c"], "num_losses": 60}
 
@@ -55,7 +56,7 @@ def test_each_difference_has_its_column(tmp_path: Path, changes: dict[str, Any],
 def test_a_culprit_is_the_rank_with_its_phase_and_module(tmp_path: Path) -> None:
     verdict = {"kind": "slow_rank", "rank": 1, "phase": "forward", "module": {"name": "net.1"}, "critical": True,
                "lost_ratio": {"value": 0.25}}  # fmt: skip
-    (tmp_path / "report.json").write_text(json.dumps({"verdict": verdict}), encoding="utf-8")
+    (tmp_path / "report.json").write_text(json.dumps({"schema": SCHEMA, "verdict": verdict}), encoding="utf-8")
     outcome = make_outcome(tmp_path)
     assert [check_culprit(outcome, "forward", module).right for module in (None, "net.1", "net")] == [True, True, False]
     assert not check_culprit(outcome, "data").right

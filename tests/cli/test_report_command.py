@@ -131,7 +131,7 @@ def test_a_report_that_cannot_be_written_is_shown_and_is_partial(
         out.write_text("")
     else:
         (out / "report.json").mkdir(parents=True)
-    assert run_verb(["report", str(trace), "--out", str(out)]) == EXIT_PARTIAL
+    assert run_verb(["report", str(trace), "--out", str(out), "--details"]) == EXIT_PARTIAL
     shown = capsys.readouterr()
     assert shown.err.count("\n") == 1 and "choose another --out" in shown.err and "coverage" in shown.out
     if blocked == "report.json":

@@ -60,7 +60,7 @@ def test_fault_12_a_deleted_rank_a_foreign_one_and_one_that_is_there_twice(
         assert (item["members_missing"], item["transfer_ns"], set(item["last_ratio"])) == (1, None, {None})
     assert "n/a: 1 of 4 missing" in shown and "members of default (1 of 4) are missing" in shown
     write_stream(folder, RUN, 3, run_id="another")  # of another run: as if it were not there
-    assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
+    assert run_verb(["report", str(folder), "--details"]) == EXIT_PARTIAL
     assert "rank-00003.jsonl: belongs to another run, ignored" in re.sub(r"\s+", " ", capsys.readouterr().out)
     rank_path(folder, 3).unlink()
     shutil.copy(rank_path(folder, 2), rank_path(folder, 3))  # rank 2 twice

@@ -13,7 +13,7 @@ from distprof.errors import DataError
 from distprof.facts.run import COLUMN, Clock
 from distprof.facts.trace import Trace
 from distprof.render.html.html import render_html
-from distprof.render.sections.clocks import describe_clocks
+from distprof.render.sections.coverage import describe_clocks
 from distprof.report.report import to_plain
 from distprof.traces.assemble import assemble_run, attach_traces
 from distprof.traces.reduce.phase_names import NameMap

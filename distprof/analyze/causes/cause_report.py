@@ -80,8 +80,9 @@ def _report(
     return CauseReport(
         kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
         pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
-        lost_ns=_scale(cost.lost_ns, scale), lost_ratio=cost.lost_ratio, alone_ns=_scale(cost.alone_ns, scale),
-        alone_ratio=cost.alone_ratio, joint_ns=scale * joint_ns, critical=False,
+        saved_if_only_this_ns=_scale(cost.lost_ns, scale), saved_if_only_this_ratio=cost.lost_ratio,
+        saved_after_others_ns=_scale(cost.alone_ns, scale), saved_after_others_ratio=cost.alone_ratio,
+        joint_ns=scale * joint_ns, critical=False,
     )  # fmt: skip
 
 

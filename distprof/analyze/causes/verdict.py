@@ -150,7 +150,7 @@ def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     row = int(np.argmax(np.median(waited_less, axis=1)))
     less_ns = float(np.median(waited_less[row]))
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
-        return "no rank is behind the others by more than chance"
+        return "no rank is slower than the others beyond noise"
     name = f"rank {measured_steps.numbers[int(cycles.positions[row])]}"
     if float(np.median(find_excess(cycles.work_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
         return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"

@@ -135,7 +135,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append(f"{failed} step(s) failed on some rank and are left out")
     shadow = run.column("shadow") == 1
     if shadow[:, measured_steps.counted].any():
-        notes.append("recording was off in every step that is kept: their times are known, and nothing else")
+        notes.append("recording was off in all kept steps; only step times are known")
     elif shadows := int(shadow.any(axis=0).sum()):
         notes.append(f"{shadows} step(s) ran without recording (shadow steps, or it was off) and are left out")
     window = run.column("window") == 1
@@ -199,7 +199,7 @@ def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
 
 
 STAMPS = {
-    Clock.HOST: "stamps at their borders",
+    Clock.HOST: "timestamps at their boundaries",
     Clock.DEVICE: "CUDA events at their borders on the compute stream, read later",
 }
 TRACES = {

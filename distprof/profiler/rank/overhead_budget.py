@@ -22,7 +22,7 @@ import numpy as np
 from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
 from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.record.step.recorder import Recorder
-from distprof.render.sections.overhead import describe_overhead
+from distprof.render.sections.coverage import describe_overhead
 from distprof.report.wait_report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.facts.run import FloatArray
-from distprof.render.sections.sections_ranks import choose_spread
+from distprof.render.sections.sections import choose_spread
 from distprof.render.units import format_time
 from distprof.report.report import Report
 

@@ -22,10 +22,11 @@ KINDS = {
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
-CAUSE_HEADS = ("cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part")
+FIX_ONLY, FIX_LAST = "fix only this", "fix last"
+CAUSE_HEADS = ("cause", "where", "when", "late", "critical", FIX_ONLY, FIX_LAST, "part, ms", "part")
 CAUSE_NOTE = (
-    "alone: how much shorter a step would be if only this were fixed; on top: the same once every other cause with a "
-    "name is; the parts, the remainder and the ideal step add up to the step, with the time between steps"
+    "fix only this: step time saved by fixing this cause alone; fix last: saved by fixing it after all others with a "
+    "name; the parts, the remainder and the ideal step add up to the step time, time between steps included"
 )
 NAME_LIMIT = 80
 MAX_HOSTS = 4
@@ -160,7 +161,7 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
     return [
         what, _show_where(cause), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
-        "" if cause.kind in UNNAMED else show_share(cause.lost_ratio), show_point(cause.alone_ratio.value),
+        show_share(cause.saved_if_only_this_ratio), show_point(cause.saved_after_others_ratio.value),
         *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
@@ -180,3 +181,78 @@ def _show_when(cause: CauseReport, report: Report) -> str:
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:
     return [format_milliseconds(part_ns), format_ratio(part_ns / causes.step_ns)]
+
+
+NOTABLE_RATIO = 0.0005
+"""Causes below this share of a step would be counted as costing 0.0 %, and are not."""
+HIDDEN_FACTOR, HIDDEN_RATIO = 2.0, 0.01
+"""A cause is hidden by others if it costs this many times as much without them, and more by this share of a step."""
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def _find_partners(report: Report) -> list[CauseReport]:
+    """The other causes with a name that hide most of what the told one costs; none if they do not."""
+    told = find_told(report)
+    if told is None:
+        return []
+    if not is_hidden(told):
+        return []
+    return [cause for cause in list_named(report.causes) if cause is not told]
+
+
+def is_hidden(cause: CauseReport) -> bool:
+    """Whether other causes hide most of what a cause costs."""
+    last, only = cause.saved_after_others_ratio.value, cause.saved_if_only_this_ratio.value
+    return last >= HIDDEN_FACTOR * only and last - only >= HIDDEN_RATIO
+
+
+def say_gain(report: Report, shorter: str) -> str:
+    """What fixing the told cause gains, and what it gains with those that hide it.
+
+    Of two causes, both together save what one saves first and the other afterwards.
+    """
+    told, partners = find_told(report), _find_partners(report)
+    if told is None or not partners:
+        return shorter
+    if len(partners) == 1:
+        other = partners[0].saved_after_others_ratio.value
+        both = told.saved_if_only_this_ratio.value + other
+        stays = f"as long as {name_cause(partners[0])} stays as it is"
+        return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
+    more = show_share(told.saved_after_others_ratio)
+    return f"{shorter} as long as the other causes stay, and {more} more once they are fixed"
+
+
+def count_others(report: Report) -> str:
+    """How many causes there are beside the one told about, and what they cost together; empty if nothing."""
+    causes, told = report.causes, find_told(report)
+    if causes is None or causes.step_ns <= 0 or report.verdict.lost_ratio is None:
+        return ""
+    partners = _find_partners(report)
+    said = [told, *(partners if len(partners) == 1 else [])]
+    if report.verdict.kind is VerdictKind.NONE:
+        said += [cause for cause in causes.causes if cause.kind is VerdictKind.JITTER]
+    rest = [
+        cause for cause in causes.causes
+        if not any(cause is item for item in said) and measure_cost(cause) >= NOTABLE_RATIO
+    ]  # fmt: skip
+    return _say_rest(rest, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
+
+
+def measure_cost(cause: CauseReport) -> float:
+    """What a cause costs, as a share of a step: what fixing it alone saves or, where others hide it, fixing it last."""
+    return (cause.saved_after_others_ratio if is_hidden(cause) else cause.saved_if_only_this_ratio).value
+
+
+def _say_rest(rest: list[CauseReport], *, more: bool) -> str:
+    largest = max(rest, key=measure_cost)
+    name, cost = name_cause(largest), show_point(measure_cost(largest), "of a step")
+    if len(rest) == 1 and not more:
+        return f"{name[:1].upper()}{name[1:]} costs another {cost}"
+    critical = sum(cause.critical for cause in rest)
+    number = COUNTS[len(rest)].capitalize() if len(rest) < len(COUNTS) else f"{len(rest):,}"
+    start = f"{number} {'more ' if more else ''}cause{'' if len(rest) == 1 else 's'}"
+    if len(rest) == 1:
+        return f"{start}{', critical,' if critical else ''} costs {cost}: {name}"
+    marked = f", {COUNTS[critical] if critical < len(COUNTS) else critical} of them critical" if critical else ""
+    return f"{start}{marked}: the largest, {name}, costs {cost}"

@@ -58,21 +58,21 @@ def describe_hang(report: Report) -> str:
             stands = [place for place in hang.stands if {*place.ranks} & {*hang.waiting}]
             return f"{since}the ranks are in different collectives: {_list_waits(stands)}"
         case "together":
-            return f"{since}{waiting} {wait} in {what}, where nobody is missing: do sizes differ, or is it the link?"
+            return f"{since}{waiting} {wait} in {what}, and none is missing: do sizes differ, or is a link broken?"
     return f"{since}no rank is known to wait in a collective; they stand {_list_places(hang.stands)}"
 
 
-def show_stands(report: Report) -> Section:
-    """Where all ranks stood, those at the same place together."""
+def show_stands(report: Report, most: int = MAX_ROWS) -> Section:
+    """Where all ranks stood, those at the same place together; at most so many places."""
     places = () if report.hang is None else report.hang.stands
     rows = [
         (
             _name(place.ranks), _name_place(place), _name_waited(place), clean_text(place.where or "", TEXT_LIMIT),
             clean_text(" < ".join(frame for frame in place.stack if frame != place.where), 4 * TEXT_LIMIT),
         )
-        for place in places[:MAX_ROWS]
+        for place in places[:most]
     ]  # fmt: skip
-    more = len(places) - MAX_ROWS
+    more = len(places) - most
     return Section(
         key="stands", title="where ranks stood", columns=make_columns(HEADS, rows, HEADS, told_only=True),
         notes=() if more <= 0 else (f"and {more:,} more places, in report.json",),

@@ -1,13 +1,10 @@
-"""The job in a few lines: what it is, how fast it runs, which rank is busiest, and what these numbers stand on."""
+"""The job in a few lines: what it is, how fast it runs, and which rank is busiest."""
 
 from __future__ import annotations
 
 from distprof.facts.rank_names import name_ranks
-from distprof.render.sections.clocks import describe_clocks, describe_device_clocks
-from distprof.render.sections.overhead import describe_overhead
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
-from distprof.render.sections.verdict import describe_stall
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -23,7 +20,6 @@ from distprof.report.report import Headline, Report
 from distprof.report.wait_report import Spread
 
 TEXT_LIMIT = 300
-SOURCE_LIMIT = 1_000
 MAX_DEVICE_NAMES = 3
 NOTABLE_BETWEEN_RATIO = 0.01
 """Share of the step time that lies between steps, from which on the headline says so."""
@@ -119,8 +115,8 @@ def describe_busiest(report: Report) -> str:
     which = "of the ranks present, " if set(report.coverage.ranks_missing) - there else ""
     if not busiest.stands_out:
         return (
-            f"{which}no rank stands out: rank {busiest.rank} has the most to do, "
-            f"{format_time(busiest.excess_ns)} per step more than the median of the others"
+            f"{which}no outlier: rank {busiest.rank} does the most work, "
+            f"{format_time(busiest.excess_ns)} per step above the others' median"
         )
     where = "in no single phase more than the others"
     if busiest.phase is not None:
@@ -142,35 +138,3 @@ def _describe_model(report: Report) -> str:
         text += f"; the formula gives {format_flops(flops.analytic_flops_per_step)}"
         text += f" ({format_ratio(off)} off)" if off <= 1 else ", so it does not describe this model"
     return text
-
-
-def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[Fact, ...]:
-    """Ranks and steps behind the numbers, what was lost, where each number comes from, and notes.
-
-    Args:
-        report: What is shown.
-        max_notes: Most notes shown; the number of the others is given.
-        note_limit: Characters of a note.
-    """
-    facts = report.coverage
-    present = f"{len(facts.ranks_present):,} of {facts.world_size:,}"
-    if facts.ranks_missing:
-        present += f"; missing: {clean_text(name_ranks(facts.ranks_missing), TEXT_LIMIT)}"
-    planned = "" if facts.steps_planned is None else f"; {facts.steps_planned:,} planned, warm-up included"
-    lines = [
-        ("complete", "yes" if facts.complete else "no"),
-        ("ranks present", present),
-        ("steps", f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} warm-up left out{planned}"),
-        ("lost", f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments"),
-        ("clocks", ", ".join(facts.clocks) or NOT_MEASURED),
-        ("recording", describe_overhead(report.overhead)),
-        ("hosts' clocks", describe_clocks(report)),
-        ("devices' clocks", describe_device_clocks(report)),
-        *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
-        *(("stall", describe_stall(stall)) for stall in report.stalls),
-        *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),
-    ]
-    if (more := len(facts.notes) - max_notes) > 0:
-        lines.append(("note", f"and {more:,} more, in report.json"))
-    live_only = {"lost", "recording"} if is_traced(report) else set()
-    return tuple(Fact(label=label, text=text) for label, text in lines if text and label not in live_only)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distprof.render.sections.module_drawing import add_up, draw_tree, name_branch, show_times
-from distprof.render.sections.module_tree import Branch, grow_tree, walk_tree
+from distprof.render.sections.module_tree import (
+    Branch,
+    add_up,
+    draw_tree,
+    grow_tree,
+    name_branch,
+    show_times,
+    walk_tree,
+)
 from distprof.render.sections.section_types import Fact, Section, make_columns
-from distprof.render.units import clean_text, format_count, format_factor, format_macs, format_time
+from distprof.render.units import clean_text, format_bytes, format_count, format_factor, format_macs, format_time
 from distprof.report.job_modules import JobModule, JobModules
 from distprof.report.module_report import ModuleFlops
 from distprof.report.report import Report
+from distprof.report.wait_report import Spread
 
 TOP = 14
 """Rows of the table."""
@@ -100,3 +108,40 @@ def draw_modules(report: Report) -> str:
         return ""
     tree = grow_tree(modules.rows, fold=True)
     return draw_tree(tree, HEADS, lambda branch: [name_branch(branch), *_describe(modules, branch)])
+
+
+MEMORY_WORDS = {
+    "optimizer": "optimizer state", "communication": "communication buffers", "rest": "the rest",
+    "peak": "the allocator's peak",
+}  # fmt: skip
+ONLY_MEASURED = ("rest", "peak")
+"""Of an allocator; without one they have no row."""
+MEMORY_HEADS = ("kind", "predicted", "measured", "least", "most")
+MEMORY_NOTE = (
+    "predicted: the most of a rank, by the configuration; measured: median of the ranks, and the least and the most of "
+    "one rank where they differ; gradients when the optimizer begins, activations and gathered parameters when forward "
+    "ends, so that not all are there at once"
+)
+
+
+def show_memory(report: Report) -> Section:
+    """A row for each kind."""
+    kinds = () if report.modules is None else report.modules.memory
+    rows = [
+        (
+            MEMORY_WORDS.get(each.kind, each.kind), format_bytes(each.predicted_bytes.max),
+            format_bytes(each.measured_bytes.median), *_show_ends(each.measured_bytes),
+        )
+        for each in kinds
+        if each.kind not in ONLY_MEASURED or each.measured_bytes.max is not None
+    ]  # fmt: skip
+    return Section(
+        key="job_memory", title="memory of a rank by kind: tensors of a training step",
+        columns=make_columns(MEMORY_HEADS, rows, told_only=True), notes=(MEMORY_NOTE,) if rows else (),
+    )  # fmt: skip
+
+
+def _show_ends(spread: Spread) -> tuple[str, str]:
+    if spread.min is None or spread.min == spread.max:
+        return "", ""
+    return f"{format_bytes(spread.min)}, rank {spread.min_rank}", f"{format_bytes(spread.max)}, rank {spread.max_rank}"

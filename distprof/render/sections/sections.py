@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from distprof.facts.run import Clock
 from distprof.render.sections.bandwidths import show_bandwidths
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
+from distprof.render.sections.coverage import list_coverage
+from distprof.render.sections.ends import name_end
 from distprof.render.sections.forecasts import list_assumptions, list_forecasts
 from distprof.render.sections.hangs import show_stands
-from distprof.render.sections.headline import list_coverage, list_headline
-from distprof.render.sections.job_memory import show_memory
-from distprof.render.sections.job_modules import show_modules
-from distprof.render.sections.section_types import Section, make_columns
-from distprof.render.sections.sections_phases import show_phases
-from distprof.render.sections.sections_ranks import list_rank_sections
+from distprof.render.sections.headline import list_headline
+from distprof.render.sections.job_modules import show_memory, show_modules
+from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
 from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs
 from distprof.render.units import (
+    NOT_MEASURED,
     clean_text,
     format_bytes,
     format_count,
+    format_flops_per_s,
+    format_milliseconds,
+    format_ratio,
     format_time,
 )
-from distprof.report.report import Report
+from distprof.report.report import BetweenReport, RankReport, Report, StepReport
+from distprof.report.wait_report import Spread
 
 EVIDENCE_HEADS = ("sign", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
@@ -65,20 +70,20 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], told_only=traced)
     waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
     causes = list_causes(report)
-    about = "upper limits that do not add up" + ("; other settings are estimates" if forecasts else "")
+    about = "upper bounds, not additive" + ("; rows for other settings are estimates" if forecasts else "")
     return [
         Section(
-            key="causes", title="causes: what makes a step longer than it need be",
+            key="causes", title="causes: where step time could be saved",
             columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), told_only=True),
             ruled=(len(causes) - 1,), notes=(CAUSE_NOTE,) if causes else (),
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(
-            key="what_if", title="what if: the recorded steps, replayed", about=about,
+            key="what_if", title="what if: replay of the recorded steps", about=about,
             columns=what_ifs, details=(*dict.fromkeys(assumptions), *list_assumptions(report)),
         ),
         Section(
-            key="waits", title="waits: until the last rank arrives, then the transfer, per collective",
+            key="waits", title="waits per collective: waiting for the last rank, then transferring",
             about="on the device clock" if any(item.clock == "device" for item in report.waits) else "", columns=waits,
         ),
     ]  # fmt: skip
@@ -106,3 +111,157 @@ def show_range(values: Sequence[float | None], show: Callable[[float | None], st
     known = [value for value in values if value is not None]
     low, high = show(min(known, default=None)), show(max(known, default=None))
     return low if low == high else f"{low} to {high}"
+
+
+PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")
+MAX_RANK_COLUMNS = 8
+NOTABLE_IDENTITY_RATIO = 0.001
+"""Share of a step by which its phases may miss it before that is worth a note."""
+NOTABLE_BETWEEN_RATIO = 0.001
+"""Share of the cycle from which on the time between steps is shown."""
+BETWEEN_NOTE = (
+    'rows below "step" are time between steps, on average before the {:,} step(s) that follow right after a measured '
+    "one; a cycle is the step above plus that time, and shares there are of the cycle"
+)
+UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
+Row = tuple[str, Spread, float | None, Sequence[float | None]]
+"""Name, spread, share and means by rank."""
+
+
+def show_phases(report: Report, step: StepReport) -> Section:
+    """Phases by rank on one clock, in ms, and the step; on the host clock also what lies between steps."""
+    phases = [phase for phase in report.phases if phase.clock == step.clock]
+    inside: list[Row] = [(phase.phase, phase.spread_ns, phase.share_ratio, phase.mean_ns) for phase in phases]
+    inside.append(("step", step.spread_ns, 1.0 if phases else None, step.mean_ns))
+    between = _choose_between(report) if step.clock == Clock.HOST.value else None
+    outside = _list_between(between) if between is not None else []
+    heads = [f"rank {rank.rank}" for rank in report.ranks] if len(report.ranks) <= MAX_RANK_COLUMNS else []
+    rows = [*inside, *outside]
+    ruled = (len(phases), *((len(inside), len(rows) - 1) if outside else ()))
+    return Section(
+        key="phases", title=f"phases by rank, {step.clock} clock: mean per step, ms", clock=step.clock,
+        columns=make_columns(PHASE_HEADS, [_show_row(*row[:3]) for row in rows]),
+        by_rank=make_columns(heads, [[format_milliseconds(value) for value in row[3][: len(heads)]] for row in rows]),
+        ruled=ruled, notes=tuple(_list_notes(step, between, recorded=bool(phases))),
+    )  # fmt: skip
+
+
+def _choose_between(report: Report) -> BetweenReport | None:
+    """The time between steps, if it is worth showing."""
+    between = report.between
+    return between if between is not None and (between.between_ratio or 0) >= NOTABLE_BETWEEN_RATIO else None
+
+
+def _list_between(between: BetweenReport) -> list[Row]:
+    rows = [(part.part, part.spread_ns, part.share_ratio, part.mean_ns) for part in between.parts]
+    return [*rows, ("cycle", between.cycle_spread_ns, None, between.cycle_mean_ns)]
+
+
+def _show_row(name: str, spread: Spread, share_ratio: float | None) -> list[str]:
+    return [
+        name, *map(format_milliseconds, (spread.min, spread.median, spread.max)),
+        NOT_MEASURED if spread.max_rank is None else str(spread.max_rank),
+        "" if name == "cycle" else format_ratio(share_ratio),
+    ]  # fmt: skip
+
+
+def _list_notes(step: StepReport, between: BetweenReport | None, *, recorded: bool) -> list[str]:
+    notes = [] if recorded else ["phases were not recorded: step time only"]
+    if step.identity_error_ratio is not None and step.identity_error_ratio > NOTABLE_IDENTITY_RATIO:
+        notes.append(f"in one step the phases differ from the step by {format_ratio(step.identity_error_ratio)}")
+    if between is not None:
+        notes += [BETWEEN_NOTE.format(between.steps_used), *([] if between.parts_known else [UNKNOWN_NOTE])]
+    return notes
+
+
+RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
+DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
+TEXTS = ("host", "device")
+NAME_LIMIT, DEVICE_LIMIT = 160, 12
+"""Characters of a host's or a device's name, and of a device such as ``cuda:0``."""
+
+
+def choose_rows(report: Report) -> list[int]:
+    """Positions of the ranks that get a row: all, or those with the most and the least own time, most first."""
+    everyone = range(len(report.ranks))
+    if len(everyone) <= MAX_RANK_ROWS:
+        return list(everyone)
+    own_ns = find_own_times(report)
+    ordered = sorted(everyone, key=lambda position: (own_ns[position] is None, -(own_ns[position] or 0.0)))
+    last = sum(own is not None for own in own_ns) or len(ordered)
+    return [*ordered[:EXTREMES], *ordered[max(EXTREMES, last - EXTREMES) : last]]
+
+
+def choose_spread(report: Report, most: int) -> list[int]:
+    """Positions of all ranks or, when there are more than ``most``, of the verdict's rank, those with the most and the
+    least own time, and every n-th, about half of ``most``."""
+    count = len(report.ranks)
+    if count <= most:
+        return list(range(count))
+    named = [position for position, rank in enumerate(report.ranks) if rank.rank == report.verdict.rank]
+    return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (most // 2)))})
+
+
+def find_own_times(report: Report) -> list[float | None]:
+    """Own time by position, or without phases the mean step, ns on the headline clock; None: not measured."""
+    if report.phases:
+        return [rank.own_ns for rank in report.ranks]
+    steps = (list(step.mean_ns) for step in report.steps if step.clock == report.headline.clock)
+    return next(steps, [None] * len(report.ranks))
+
+
+def list_rank_sections(report: Report) -> list[Section]:
+    """The ranks, and what their devices showed before the first step."""
+    positions, traced = choose_rows(report), is_traced(report)
+    ranks = [report.ranks[position] for position in positions]
+    left_out = len(report.ranks) - len(ranks)
+    hosts = {rank.host for rank in report.ranks}
+    own = "own, ms" if report.phases else "step, ms"
+    columns = make_columns(("rank", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
+    hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own])}
+    columns = tuple(column for column in columns if column.head not in hidden and (column.is_told() or not traced))
+    rows = [] if traced else [_list_device(rank) for rank in ranks]
+    devices = make_columns(DEVICE_HEADS, rows, TEXTS, told_only=True)
+    told = {column.head for column in devices} - {"rank", "device"}
+    return [
+        Section(
+            key="ranks", title=_title_ranks(report, left_out), columns=columns,
+            notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
+        ),
+        Section(key="devices", title="devices, before the first step", columns=devices if told else ()),
+    ]  # fmt: skip
+
+
+def _title_ranks(report: Report, left_out: int) -> str:
+    if left_out:
+        what = "time of their own" if report.phases else "step time"
+        return f"ranks: the {EXTREMES} with the most {what}, and the {EXTREMES} with the least"
+    hosts = {rank.host for rank in report.ranks}
+    return f"ranks, all on {clean_text(hosts.pop())}" if len(hosts) == 1 else "ranks"
+
+
+def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
+    own_ns = find_own_times(report)
+    return [
+        [
+            str(rank.rank), clean_text(rank.host, NAME_LIMIT), clean_text(rank.device_name or rank.device, NAME_LIMIT),
+            format_milliseconds(own_ns[position]),
+            format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip(), format_ratio(rank.mfu_ratio),
+            format_bytes(rank.memory_peak_bytes), format_bytes(rank.memory_bytes),
+            NOT_MEASURED if rank.last_step is None else str(rank.last_step), name_end(rank),
+        ]
+        for position, rank in ((position, report.ranks[position]) for position in positions)
+    ]  # fmt: skip
+
+
+def _list_device(rank: RankReport) -> list[str]:
+    return [
+        str(rank.rank), clean_text(rank.device, DEVICE_LIMIT), format_bytes(rank.device_memory_total_bytes),
+        format_bytes(rank.device_memory_used_bytes), format_ratio(rank.device_utilization_ratio),
+        _with_unit(rank.device_power_w, "W"), _with_unit(rank.device_temperature_c, "C"),
+        format_count(rank.device_processes),
+    ]  # fmt: skip
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return NOT_MEASURED if value is None else f"{value:.0f} {unit}"

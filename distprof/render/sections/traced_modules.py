@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from distprof.render.sections.module_drawing import add_up, draw_tree, name_branch, show_times
-from distprof.render.sections.module_tree import Branch, grow_tree, walk_tree
+from distprof.render.sections.module_tree import (
+    Branch,
+    add_up,
+    draw_tree,
+    grow_tree,
+    name_branch,
+    show_times,
+    walk_tree,
+)
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text, format_count, format_time
 from distprof.report.report import Report

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from distprof.render.sections.cause_words import (
     CAUSES,
     NAME_LIMIT,
+    count_others,
     find_told,
     list_named,
     name_cause,
     name_link,
+    say_gain,
     say_period,
     say_when,
     say_where,
     show_share,
 )
-from distprof.render.sections.other_causes import count_others, say_gain
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
@@ -59,12 +60,12 @@ def _describe_largest(report: Report) -> str:
         return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
     if verdict.kind is VerdictKind.COMMUNICATION:
         return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
-    costs = f"waiting for the last rank costs {show_share(verdict.lost_ratio, 'of a step')}"
+    costs = f"waiting for whichever rank is last costs {show_share(verdict.lost_ratio, 'of a step')}"
     if verdict.kind is VerdictKind.JITTER:
         if reason.startswith("rank "):
             return f"nobody for certain: {reason}; {costs}"
-        return f"nobody in particular: now one rank is late, now another; {costs}"
-    return f"nobody holds the others up: {reason}; {costs}"
+        return f"no single straggler: a different rank is last at each step; {costs}"
+    return f"no straggler: {reason}; {costs}"
 
 
 def _describe_late(report: Report, verdict: Verdict) -> str:
@@ -134,7 +135,7 @@ def _describe_link(report: Report, verdict: Verdict) -> str:
     probed = verdict.needed_ns is not None
     start = f"{name_link(verdict.hosts)} holds every rank up{when}: {clean_text(verdict.reason, TEXT_LIMIT)}"
     if probed:
-        start += f", and the data of a step needs {format_time(verdict.needed_ns)} at the link's probed speed"
+        start += f"; at its probed speed the link needs {format_time(verdict.needed_ns)} for one step's data"
     if verdict.lost_ratio is None:
         return f"{start}; what fixing it would gain is not known"
     return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
@@ -241,5 +242,5 @@ def describe_stall(stall: Stall) -> str:
     """An unusually long step, in a sentence."""
     who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
     if stall.phase is None:
-        who = "it ran without recording (a shadow step), so nothing tells where"
+        who = "recording was off in this step (a shadow step), so the phase is unknown"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

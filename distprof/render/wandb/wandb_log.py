@@ -26,10 +26,8 @@ from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
 from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.render.units import clean_text
-from distprof.render.wandb.wandb_end import ARTIFACT_TYPE, keep_files, word_alert
 from distprof.render.wandb.wandb_heat_map import collect_times, draw_maps
-from distprof.render.wandb.wandb_summary import make_summary
-from distprof.render.wandb.wandb_tables import make_tables
+from distprof.render.wandb.wandb_summary import ARTIFACT_TYPE, keep_files, make_summary, make_tables, word_alert
 from distprof.report.report import Report
 
 MAX_NAME_LENGTH = 128

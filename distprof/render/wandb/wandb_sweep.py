@@ -16,8 +16,7 @@ from distprof.render.html.sweep_svg import draw_jobs
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import choose_mode, close_run, end_service, open_run, wants_online
 from distprof.render.wandb.wandb_panels import SWEEP_CHART, SWEEP_TABLE
-from distprof.render.wandb.wandb_summary import to_ms
-from distprof.render.wandb.wandb_tables import LoggedTable, Row
+from distprof.render.wandb.wandb_summary import LoggedTable, Row, to_ms
 from distprof.render.wandb.wandb_thread import FINISH_TIMEOUT_S, INIT_GRACE_S
 from distprof.report.sweep_report import SweepReport
 

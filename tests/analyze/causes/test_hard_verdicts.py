@@ -112,7 +112,7 @@ def test_five_stalls_in_fifty_steps_are_one_ranks_and_in_the_headline(seed: int)
     report = analyze(made.run)
     cause = take_causes(report).causes[0]
     assert (cause.kind, cause.rank, cause.phase, cause.critical) == ("stalls", 3, "forward", True)
-    assert cause.lost_ns.value == pytest.approx(find_lost(made), rel=0.1)
+    assert cause.saved_if_only_this_ns.value == pytest.approx(find_lost(made), rel=0.1)
     assert (report.verdict.kind, report.verdict.rank) == ("stalls", 3)
 
 
@@ -127,7 +127,7 @@ def test_a_rank_whose_every_tenth_step_is_three_times_as_long_is_named_with_all_
     named = [item for item in take_causes(report).causes if item.rank is not None]
     assert [(item.kind, item.rank, item.phase, item.period) for item in named] == [("stalls", 1, "backward", 10)]
     assert named[0].late_ns == pytest.approx(160 * MS, rel=0.05)
-    assert named[0].lost_ns.value == pytest.approx(find_lost(made), rel=0.05)
+    assert named[0].saved_if_only_this_ns.value == pytest.approx(find_lost(made), rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

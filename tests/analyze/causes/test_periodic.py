@@ -98,5 +98,5 @@ def test_the_report_names_it_once_with_its_period_and_its_cost(ranks: int) -> No
     assert report.causes is not None
     named = [(item.rank, item.phase, item.period) for item in report.causes.causes if item.rank is not None]
     assert named == [(1, "backward", 7)]
-    cost = report.causes.causes[0].lost_ns
+    cost = report.causes.causes[0].saved_if_only_this_ns
     assert cost.low < 15 * MS / 7 and 0.5 * 15 * MS / 7 < cost.value < 1.5 * 15 * MS / 7

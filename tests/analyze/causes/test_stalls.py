@@ -55,7 +55,8 @@ def test_a_stall_in_a_shadow_step_is_told_and_that_nothing_of_it_was_recorded() 
     (stall,) = analyze(make_shadow_stall()).stalls
     assert stall == Stall(step=20, rank=None, phase=None, lost_ns=500 * MS)
     assert describe_stall(stall) == (
-        "step 20 took 500.0 ms longer than usual: it ran without recording (a shadow step), so nothing tells where"
+        "step 20 took 500.0 ms longer than usual: recording was off in this step (a shadow step), so the phase is "
+        "unknown"
     )
     assert not analyze(make_shadow_stall(lost_ns=40 * MS)).stalls
     assert not analyze(make_shadow_stall(shadow=0)).stalls, "recorded, and no rank waits for another one"

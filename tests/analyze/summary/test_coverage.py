@@ -126,12 +126,12 @@ def test_every_number_says_where_it_comes_from() -> None:
     two_clocks = analyze(make_run(num_ranks=2, num_steps=12, device_ns=USUAL_NS)).coverage.sources
     assert two_clocks == (
         "phases on the device clock: CUDA events at their borders on the compute stream, read later",
-        "phases on the host clock: stamps at their borders",
+        "phases on the host clock: timestamps at their boundaries",
         "verdict and what-if: own times and waits of the step as a whole, device clock, 11 steps",
     )
     simulated = analyze(simulate(SimulatedJob(num_steps=20, num_warmup=2), seed=1).run).coverage.sources
     assert simulated == (
-        "phases on the host clock: stamps at their borders",
+        "phases on the host clock: timestamps at their boundaries",
         "waits and transfers: every rank's host stamps of each collective, 1 group(s), 18 of 18 measured steps",
         "verdict and what-if: own times and waits of each collective, host clock, 18 steps",
         "hosts' clocks: 2 reading(s) against rank 0",

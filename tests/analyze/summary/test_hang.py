@@ -88,7 +88,7 @@ def test_ranks_in_different_collectives_of_one_number_are_told_apart() -> None:
 
 def test_where_everybody_has_come_nobody_is_blamed() -> None:
     waits = make_stand(make_group(27, 27))
-    assert "ranks 0-2 wait in all_reduce 7 of step 12 (default group), where nobody is missing" in tell(
+    assert "ranks 0-2 wait in all_reduce 7 of step 12 (default group), and none is missing" in tell(
         make_hang(waits, waits, waits)
     )
 

@@ -41,8 +41,8 @@ def make_cause(kind: VerdictKind, rank: int | None, phase: str | None, lost_ns: 
     lost = Estimate(value=lost_ns, low=lost_ns, high=lost_ns)
     return CauseReport(
         kind=kind, rank=rank, phase=phase, hosts=(), cause=None, pattern=None, first_step=0, last_step=59, whole=True,
-        events=None, period=None, late_ns=None, lost_ns=lost, lost_ratio=SURE, alone_ns=lost, alone_ratio=SURE,
-        joint_ns=lost_ns, critical=False,
+        events=None, period=None, late_ns=None, saved_if_only_this_ns=lost, saved_if_only_this_ratio=SURE,
+        saved_after_others_ns=lost, saved_after_others_ratio=SURE, joint_ns=lost_ns, critical=False,
     )  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import COLUMN
 from distprof.render.html.html import render_html
 from distprof.render.terminal.terminal import render_terminal
-from distprof.render.wandb.wandb_summary import make_summary
-from distprof.render.wandb.wandb_tables import make_table
+from distprof.render.wandb.wandb_summary import make_summary, make_table
 from distprof.report.report import Report
 from tests.factories import MS, USUAL_NS, make_run
 from tests.wandb_file import read_details

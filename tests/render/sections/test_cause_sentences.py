@@ -56,14 +56,15 @@ def test_time_between_steps_is_a_place_like_a_phase(stretch: Stretch, cause: Cau
 
 def test_where_nobody_is_named_the_rest_is_told() -> None:
     assert describe(JITTER, MOVING) == (
-        "nobody in particular: now one rank is late, now another; waiting for the last rank costs 1.2 % of a step "
-        "(1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
+        "no single straggler: a different rank is last at each step; waiting for whichever rank is last costs 1.2 % "
+        "of a step (1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
     )
     text = describe(MOVING)
-    assert text.startswith("nobody holds the others up: no rank is behind ") and text.endswith(
-        "waiting for the last rank costs 0.3 % of a step. Communication costs 2.9 % of a step."
+    assert text.startswith("no straggler: no rank is slower ") and text.endswith(
+        "waiting for whichever rank is last costs 0.3 % of a step. Communication costs another 2.9 % of a step."
     )
-    assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=MOVING.lost_ratio, reason="it all adds up") == (
+    cost = MOVING.saved_if_only_this_ratio
+    assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=cost, reason="it all adds up") == (
         "moving data holds every rank up: it all adds up; if it took no time, steps would be 2.9 % shorter "
         "(2.6 to 3.2 %)"
     )
@@ -95,19 +96,24 @@ def arrange(listed: list[CauseReport]) -> list[CauseReport]:
             listed[place] = dataclasses.replace(cause, rank=place)
         if cause.kind is KIND.SLOW_HOST and not cause.hosts:
             listed[place] = dataclasses.replace(cause, hosts=("host-0",))
-    return sorted(listed, key=lambda cause: (cause.kind in (KIND.JITTER, KIND.COMMUNICATION), -cause.alone_ns.value))
+    unnamed = (KIND.JITTER, KIND.COMMUNICATION)
+    return sorted(listed, key=lambda cause: (cause.kind in unnamed, -cause.saved_after_others_ns.value))
 
 
 def list_shares(report: Report) -> set[str]:
     """Every percentage that a sentence may hold: the report's own, and sums of theirs."""
     assert report.causes is not None and report.verdict.lost_ratio is not None
     listed = report.causes.causes
-    shares = [report.verdict.lost_ratio, *(item for cause in listed for item in (cause.lost_ratio, cause.alone_ratio))]
+    shares = [report.verdict.lost_ratio, *(cause.saved_if_only_this_ratio for cause in listed)]
+    shares += [cause.saved_after_others_ratio for cause in listed]
     texts = {text for share in shares for text in re.findall(r"[\d.]+", show_share(share))}
     sums = [0.0]
     for cause in listed:
         sums += [part + cause.joint_ns / STEP_NS for part in sums]
-    sums += [one.lost_ratio.value + two.alone_ratio.value for one in listed for two in listed]
+    sums += [
+        one.saved_if_only_this_ratio.value + two.saved_after_others_ratio.value
+        for one in listed for two in listed
+    ]  # fmt: skip
     return texts | {f"{100 * value:.{digits}f}" for value in sums for digits in (0, 1)}
 
 
@@ -130,7 +136,7 @@ def test_the_parts_of_the_table_add_up_to_the_step() -> None:
     assert [row[0] for row in rows[-3:]] == ["remainder", "ideal step", "step"]
     assert sum(float(row[7]) for row in rows[:-1]) == pytest.approx(float(rows[-1][7]), abs=0.01)
     assert [row[5:7] for row in rows[:3]] == [
-        ["12 % (11 to 13 %)", "12 %"], ["1.0 % (0.9 to 1.1 %)", "8.0 %"], ["", "1.2 %"],
+        ["12 % (11 to 13 %)", "12 %"], ["1.0 % (0.9 to 1.1 %)", "8.0 %"], ["1.2 % (1.1 to 1.3 %)", "1.2 %"],
     ]  # fmt: skip
 
 
@@ -152,19 +158,19 @@ MANY = (
 def test_the_table_fits_and_holds_every_cause(width: int) -> None:
     text = show(make_report(MANY, hosts=4), width)
     assert max(map(cell_len, text.splitlines())) <= width and "\u2026" not in text
-    table = text[text.index("causes: what makes a step") :].splitlines()
-    heads = ["cause", "where", "when", "late", "critical", "alone", "on top", "part, ms", "part"]
+    table = text[text.index("causes: where step time") :].splitlines()
+    heads = ["cause", "where", "when", "late", "critical", "fix only this", "fix last", "part, ms", "part"]
     shown = [head for head in heads if width > 80 or head not in SPARE["causes"]]
     assert table[1].split() == " ".join(shown).split()
     begins = ["slow rank", "slow rank", "slow link", "5 stalls", "jitter", "communication", "remainder", "ideal step"]
     assert all(line.startswith(begin) for line, begin in zip(table[3:], begins, strict=False))
     assert table[12].startswith("step ")
-    assert text.index("phases by rank") < text.index("causes: what") < text.index("coverage")
+    assert text.index("phases by rank") < text.index("causes: where") < text.index("coverage")
 
 
 def test_the_page_has_the_table_with_its_line_above_the_step() -> None:
     text = render_html(make_report(MANY))
-    assert "Causes: what makes a step longer than it need be" in text
+    assert "Causes: where step time could be saved" in text
     assert text.count('<tr class="ruled"><td>step</td>') == 1
     assert ">between steps" not in text and "rank 1023, between steps" in text
 

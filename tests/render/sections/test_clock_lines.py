@@ -12,7 +12,7 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.render.html.html import render_html
-from distprof.render.sections.clocks import describe_device_clocks
+from distprof.render.sections.coverage import describe_device_clocks
 from distprof.render.terminal.terminal import render_terminal
 from distprof.report.report import DeviceClockReport, Report
 from tests.factories import make_run

@@ -14,9 +14,8 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.facts.modules import RankMemory
 from distprof.render.html.html import render_html
-from distprof.render.sections import job_modules, module_drawing
-from distprof.render.sections.job_memory import show_memory
-from distprof.render.sections.job_modules import draw_modules, show_modules
+from distprof.render.sections import job_modules, module_tree
+from distprof.render.sections.job_modules import draw_modules, show_memory, show_modules
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.terminal import render_terminal
 from distprof.report.report import Report
@@ -128,7 +127,7 @@ def test_the_page_has_a_tree_that_opens_and_closes() -> None:
 
 
 def test_a_large_tree_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_drawing, "MAX_SHOWN", 4)
+    monkeypatch.setattr(module_tree, "MAX_SHOWN", 4)
     drawn = draw_modules(make())
     assert Page(drawn).seen.count("details") == 3 and "<p>3 more are in report.json.</p>" in drawn
 

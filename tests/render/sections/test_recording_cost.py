@@ -13,7 +13,7 @@ from distprof.analyze import analyze
 from distprof.analyze.live.live_metrics import make_points
 from distprof.facts.run import Phase
 from distprof.render.html.html import render_html
-from distprof.render.sections.overhead import describe_overhead
+from distprof.render.sections.coverage import describe_overhead
 from distprof.render.terminal.terminal import render_terminal
 from distprof.report.wait_report import OverheadReport
 from tests.factories import MS, make_run

@@ -93,16 +93,16 @@ def test_of_two_ranks_the_other_waits_alone() -> None:
 def test_a_link_is_named_by_its_hosts() -> None:
     text = describe_verdict(LINK)
     assert text.startswith(f"critical: the link between host-0 and host-1 holds every rank up: {REASON}")
-    assert f", and the data of a step needs {format_time(LINK.verdict.needed_ns)} at the link's probed speed; " in text
+    assert f"; at its probed speed the link needs {format_time(LINK.verdict.needed_ns)} for one step's data; " in text
     assert re.search(r"; fixing it makes steps \d\d % shorter( \(\d\d to \d\d %\))?\. One more cause costs ", text)
 
 
 def test_nobody_is_said_in_so_many_words() -> None:
-    assert describe_verdict(QUIET).startswith("nobody holds the others up: no rank is behind")
-    assert describe_verdict(ROTATING).startswith("nobody in particular: now one rank is late, now another; waiting")
+    assert describe_verdict(QUIET).startswith("no straggler: no rank is slower")
+    assert describe_verdict(ROTATING).startswith("no single straggler: a different rank is last at each step; waiting")
     doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
     said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
-    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for the last rank")
+    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for whichever")
     assert describe_verdict(analyze(make_run(num_ranks=1))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
 
@@ -121,7 +121,7 @@ def test_the_verdict_comes_first_and_its_tables_fit(report: Report, width: int) 
     sentence = describe_verdict(report)
     assert " ".join(text.split()).startswith(" ".join(sentence.split()))
     assert max(map(cell_len, text.splitlines())) <= width and "\u2026" not in text
-    assert "what if: the recorded steps" in text and "waits: until the last rank" in text
+    assert "what if: replay of the recorded" in text and "waits per collective: waiting" in text
     assert ("evidence, per step" in text) == bool(report.verdict.evidence)
 
 
@@ -138,8 +138,13 @@ def test_an_interval_of_one_point_is_a_point() -> None:
 def test_the_page_opens_with_it() -> None:
     page = render_html(LATE)
     assert '<p class="verdict critical">critical: rank 2 is ' in page
-    assert page.index("verdict critical") < page.index("Headline") < page.index("What if") < page.index("Waits:")
-    assert '<p class="verdict">nobody holds' in render_html(QUIET)
+    assert (
+        page.index("verdict critical")
+        < page.index("Headline")
+        < page.index("What if")
+        < page.index("Waits per collective:")
+    )
+    assert '<p class="verdict">no straggler: ' in render_html(QUIET)
     assert 'class="verdict' not in render_html(analyze(make_run(num_ranks=1)))
 
 

@@ -16,7 +16,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
 from distprof.render.sections.ends import MAX_ALERTS, describe_ends
 from distprof.render.sections.headline import describe_busiest
-from distprof.render.sections.sections_ranks import choose_rows
+from distprof.render.sections.sections import choose_rows
 from distprof.render.terminal.terminal import MAX_NOTES, render_terminal
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
@@ -78,7 +78,7 @@ def test_the_straggler_is_one_plain_sentence() -> None:
 def test_below_a_twentieth_of_the_step_no_rank_stands_out(delay_ms: float, named: bool) -> None:
     text = describe_busiest(analyze(make_straggler_run(4, 2, delay_ms)))
     assert text.startswith("rank 2 spends") == named
-    assert text.startswith("no rank stands out") != named
+    assert text.startswith("no outlier") != named
 
 
 def test_phases_stand_by_rank_with_their_ends_and_the_step_below() -> None:

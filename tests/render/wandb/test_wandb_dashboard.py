@@ -156,7 +156,7 @@ def test_who_how_much_and_since_when(logged: Logged) -> None:
     assert (cause["cause"], cause["where"], cause["rank"]) == ("slow rank", "rank 5, forward", 5)
     assert cause["first_step"] == told.summary["summary/verdict_first_step"] == 25
     assert cause["when"] == "since step 25" and cause["critical"] == "yes"
-    assert cause["lost_ratio"] == told.summary["summary/verdict_lost_ratio"] == verdict.lost_ratio.value
+    assert cause["saved_if_only_this_ratio"] == told.summary["summary/verdict_lost_ratio"] == verdict.lost_ratio.value
     points = {point["step"]: point for point in told.history if "step/time_ms" in point}
     named = [points[step].get("straggler/rank") for step in range(60)]
     since = named.index(5.0)

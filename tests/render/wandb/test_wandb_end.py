@@ -13,12 +13,10 @@ from distprof.analyze.live import lately
 from distprof.analyze.live.live_metrics import Points
 from distprof.facts.run import COLUMN
 from distprof.render.sections.verdict import describe_verdict
-from distprof.render.wandb import wandb_end
-from distprof.render.wandb.wandb_end import keep_files, word_alert
+from distprof.render.wandb import wandb_summary
 from distprof.render.wandb.wandb_heat_map import NOT_MEASURED, RAMP, collect_times, draw_heat_map, draw_maps, list_cells
 from distprof.render.wandb.wandb_log import WandbLogger
-from distprof.render.wandb.wandb_summary import MAX_RANKS, make_summary
-from distprof.render.wandb.wandb_tables import make_table, make_tables
+from distprof.render.wandb.wandb_summary import MAX_RANKS, keep_files, make_summary, make_table, make_tables, word_alert
 from distprof.report.wait_report import VerdictKind
 from tests.factories import MS, USUAL_NS, make_run
 from tests.made_causes import make_cause, make_report
@@ -147,12 +145,12 @@ def test_files_are_kept_as_they_are_and_large_or_missing_ones_are_left_out(
     target.mkdir()
     (folder / "report.html").write_text("page")
     (folder / "trace.json.gz").write_bytes(bytes(100))
-    monkeypatch.setattr(wandb_end, "MAX_FILE_BYTES", 99)
+    monkeypatch.setattr(wandb_summary, "MAX_FILE_BYTES", 99)
 
     def refuse(*_: object) -> None:
         raise OSError("no links here")
 
-    monkeypatch.setattr(wandb_end.os, "link", refuse)
+    monkeypatch.setattr(wandb_summary.os, "link", refuse)
     (kept,) = keep_files(folder, target, said.append)
     assert kept == target / "artifact" / "report.html" and kept.read_text() == "page"
     assert said == [f"wandb: trace.json.gz is not attached, 100 B are too large; {folder / 'trace.json.gz'} has it"]

@@ -1,0 +1,101 @@
+"""What the numbers stand on: ranks and steps, clocks, the cost of recording, sources and notes, in a line each."""
+
+from __future__ import annotations
+
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import Clock
+from distprof.render.sections.cause_words import NAME_LIMIT
+from distprof.render.sections.section_types import Fact
+from distprof.render.sections.trace_rows import is_traced
+from distprof.render.sections.verdict import describe_stall
+from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_excess, format_ratio, format_time
+from distprof.report.report import Report
+from distprof.report.wait_report import OverheadReport
+
+TEXT_LIMIT, SOURCE_LIMIT = 300, 1_000
+MAX_RANGES = 8
+"""Ranges of ranks that are named."""
+
+
+def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[Fact, ...]:
+    """Ranks and steps behind the numbers, what was lost, where each number comes from, and notes.
+
+    Args:
+        report: What is shown.
+        max_notes: Most notes shown; the number of the others is given.
+        note_limit: Characters of a note.
+    """
+    facts = report.coverage
+    present = f"{len(facts.ranks_present):,} of {facts.world_size:,}"
+    if facts.ranks_missing:
+        present += f"; missing: {clean_text(name_ranks(facts.ranks_missing), TEXT_LIMIT)}"
+    planned = "" if facts.steps_planned is None else f"; {facts.steps_planned:,} planned, warm-up included"
+    lines = [
+        ("complete", "yes" if facts.complete else "no"),
+        ("ranks present", present),
+        ("steps", f"{facts.steps_measured:,} measured, {facts.steps_warmup:,} warm-up left out{planned}"),
+        ("lost", f"{facts.rows_lost:,} rows, {facts.segments_lost:,} segments"),
+        ("clocks", ", ".join(facts.clocks) or NOT_MEASURED),
+        ("recording", describe_overhead(report.overhead)),
+        ("hosts' clocks", describe_clocks(report)),
+        ("devices' clocks", describe_device_clocks(report)),
+        *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
+        *(("stall", describe_stall(stall)) for stall in report.stalls),
+        *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),
+    ]
+    if (more := len(facts.notes) - max_notes) > 0:
+        lines.append(("note", f"and {more:,} more, in report.json"))
+    live_only = {"lost", "recording"} if is_traced(report) else set()
+    return tuple(Fact(label=label, text=text) for label, text in lines if text and label not in live_only)
+
+
+def describe_clocks(report: Report) -> str:
+    """Offsets and bounds of the hosts' clocks; empty if all ranks share one clock."""
+    apart = [clock for clock in report.clocks if clock.bound_ns > 0]
+    shown = [
+        f"{clean_text(clock.host, NAME_LIMIT)} {format_excess(clock.offset_ns)} (within {format_time(clock.bound_ns)})"
+        for clock in apart[:8]
+    ]
+    more = f" and {len(apart) - 8:,} more" if len(apart) > 8 else ""
+    first = report.ranks[0].rank if is_traced(report) else 0
+    return f"against rank {first}: {', '.join(shown)}{more}" if shown else ""
+
+
+def describe_device_clocks(report: Report) -> str:
+    """How well times of the ranks' devices can be compared; empty if no device's clock was read with its host's."""
+    read = [item for item in report.device_clocks if item.anchors]
+    if not read:
+        return ""
+    known = {item.rank: item.bound_ns for item in read if item.bound_ns is not None}
+    least = min(item.anchors for item in read)
+    bound_ns = max(known.values()) if known else max(item.host_bound_ns or 0.0 for item in read)
+    against = "rank 0's host clock" if known else "the clocks of their own hosts, which were not compared,"
+    parts = [f"within {format_time(bound_ns)} of {against} by {least:,} or more readings of each"]
+    drifts = [abs(item.drift_ratio) for item in read if item.drift_ratio is not None]
+    if drifts:
+        parts.append(f"drift up to {1e6 * max(drifts):.1f} ppm")
+    checked = [item for item in report.device_clocks if item.agrees is not None]
+    if checked:
+        contrary = [item.rank for item in checked if not item.agrees]
+        parts.append(f"ends of common collectives {'contradict' if contrary else 'agree'}")
+        if contrary:
+            parts[-1] += f" those of {name_ranks(contrary, most=MAX_RANGES)}"
+    unknown = [item.rank for item in report.device_clocks if item.rank not in known]
+    if known and unknown:
+        parts.append(f"not known: {name_ranks(unknown, most=MAX_RANGES)}")
+    return "; ".join(parts)
+
+
+def describe_overhead(overhead: OverheadReport | None) -> str:
+    """The cost with its interval: ``costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)``.
+
+    If recording costs nothing, noise makes the measured ratio negative half of the time; that is shown as 0.
+    """
+    if overhead is None:
+        return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
+    steps = f"{format_count(overhead.shadow_steps)} shadow steps"
+    steps += ", device clock" if overhead.clock == Clock.DEVICE else ""
+    if overhead.high_ratio <= 0:
+        return f"costs nothing measurable ({steps})"
+    cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))
+    return f"costs {cost} of a step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"

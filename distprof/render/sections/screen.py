@@ -1,0 +1,206 @@
+"""The report on one screen: what a person reads first, each quantity under one name and with one value."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import Clock, Stretch
+from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, is_hidden, list_causes
+from distprof.render.sections.coverage import describe_overhead
+from distprof.render.sections.hangs import show_stands
+from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
+from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.section_types import Fact, Section, make_columns
+from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
+from distprof.render.units import (
+    clean_text,
+    format_flops_per_s,
+    format_milliseconds,
+    format_number,
+    format_ratio,
+    format_time,
+)
+from distprof.report.report import Report
+
+SMALL_RATIO = 0.01
+"""Parts of a step below this share have one row together."""
+NAMES_LIMIT = 120
+PLACE_LIMIT = 30
+MAX_STANDS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartRow:
+    """A part of the step, or several small ones, by rank."""
+
+    name: str
+    mean_ns: tuple[float | None, ...]
+    """By position in the list of ranks; None: not measured."""
+    share_ratio: float | None
+    """Share of the step time."""
+
+
+def list_speed(report: Report) -> list[Fact]:
+    """How long a step takes, and what that means for throughput."""
+    head = report.headline
+    facts = []
+    if head.step_mean_ns is not None:
+        text = f"{format_time(head.step_mean_ns)} mean, {format_time(head.step_p95_ns)} p95 ({head.clock} clock)"
+        facts.append(Fact(label="step time", text=text))
+    reached = [] if head.tokens_per_s is None else [f"{format_number(head.tokens_per_s)} tokens/s"]
+    if head.achieved_flops_per_s is not None:
+        reached.append(f"{format_flops_per_s(head.achieved_flops_per_s.median)} per device")
+    reached += [] if head.mfu_ratio is None else [f"MFU {format_ratio(head.mfu_ratio)}"]
+    return [*facts, Fact(label="throughput", text=", ".join(reached))] if reached else facts
+
+
+def list_basis(report: Report) -> list[Fact]:
+    """What was measured, what was left out, how sure numbers are, and what recording cost."""
+    coverage = report.coverage
+    steps = f"{coverage.steps_measured:,} steps"
+    if coverage.ranks_missing:
+        steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
+        steps += f" (missing: {clean_text(name_ranks(coverage.ranks_missing), 30)})"
+    left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} of warm-up"]
+    rows = sum(coverage.steps_measured + coverage.steps_warmup < rank.steps_recorded for rank in report.ranks)
+    if rows:
+        most = max(rank.steps_recorded for rank in report.ranks)
+        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} not recorded whole")
+    if coverage.rows_lost:
+        left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
+    told = f"; left out: {', '.join(left_out)}" if left_out else ""
+    sure = "; intervals are 95 %" if report.verdict.lost_ratio is not None else ""
+    facts = [Fact(label="measured", text=f"{steps}{told}{sure}")]
+    if notes := coverage.notes:
+        more = f" (and {len(notes) - 1:,} more, with --details)" if len(notes) > 1 else ""
+        facts.append(Fact(label="note", text=clean_text(notes[0], NAMES_LIMIT) + more))
+    return facts if is_traced(report) else [*facts, Fact(label="recording", text=describe_overhead(report.overhead))]
+
+
+def list_parts(report: Report) -> list[PartRow]:
+    """The phases on the headline's clock and the time between steps, which add up to the step time; of traces without
+    phases, the parts of the devices' time."""
+    head = report.headline
+    phases = [phase for phase in report.phases if phase.clock == head.clock]
+    if not phases:
+        return _list_device_parts(report)
+    between = head.between_ratio or 0.0
+    rows = [
+        PartRow(
+            name=clean_text(phase.phase), mean_ns=tuple(phase.mean_ns),
+            share_ratio=None if phase.share_ratio is None else phase.share_ratio * (1 - between),
+        )
+        for phase in phases
+    ]  # fmt: skip
+    if between >= NOTABLE_BETWEEN_RATIO:
+        rows.append(PartRow(name=Stretch.BETWEEN.value, mean_ns=_list_between(report), share_ratio=between))
+    return rows
+
+
+def _list_between(report: Report) -> tuple[float | None, ...]:
+    """By rank; the ranks' clocks tell on the host only."""
+    if report.between is None or report.headline.clock != Clock.HOST:
+        return (None,) * len(report.ranks)
+    parts = [part.mean_ns for part in report.between.parts]
+    return tuple(sum(value or 0.0 for value in means) for means in zip(*parts, strict=True))
+
+
+def _list_device_parts(report: Report) -> list[PartRow]:
+    devices = () if report.activity is None else report.activity.devices
+    span_ns = sum(device.span_ns for device in devices)
+    times = [(head, tuple(getattr(device, field) for device in devices)) for head, field, _ in DEVICE_PARTS]
+    return [PartRow(name=f"{head}", mean_ns=own, share_ratio=sum(own) / span_ns) for head, own in times if sum(own)]
+
+
+def merge_small(rows: Sequence[PartRow], most: int, named: Collection[str] = ()) -> list[PartRow]:
+    """At most so many rows, in their order: the smallest ones share the last, and so do those that are tiny.
+
+    Args:
+        rows: All parts.
+        most: Rows at most.
+        named: Parts that a cause names, which come first in keeping a row of their own.
+    """
+    order = sorted(rows, key=lambda row: (row.name not in named, -(row.share_ratio or 0.0)))
+    large = [row for row in order if row.name in named or (row.share_ratio or 0.0) >= SMALL_RATIO]
+    kept = order if len(order) <= most and len(order) - len(large) < 2 else large[: most - 1]
+    small = [row for row in rows if not any(row is item for item in kept)]
+    if not small:
+        return [*rows]
+    rest = PartRow(
+        name=clean_text(", ".join(row.name for row in small), PLACE_LIMIT),
+        mean_ns=tuple(_add(values) for values in zip(*(row.mean_ns for row in small), strict=True)),
+        share_ratio=_add([row.share_ratio for row in small]),
+    )  # fmt: skip
+    return [*(row for row in rows if any(row is item for item in kept)), rest]
+
+
+def _add(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def show_parts(report: Report, most: int) -> Section:
+    """The table: a row per part; of several ranks the least, the median, the most, and whose that is."""
+    causes = () if report.causes is None else report.causes.causes
+    rows = merge_small(list_parts(report), most, {cause.phase for cause in causes if cause.phase is not None})
+    phases = any(phase.clock == report.headline.clock for phase in report.phases)
+    ranks = [rank.rank for rank in report.ranks] if phases or report.activity is None else [
+        device.rank for device in report.activity.devices
+    ]  # fmt: skip
+    name, share = ("phase, ms", "of the step") if phases else ("device, ms", "share")
+    if len(ranks) == 1:
+        cells = [[row.name, format_milliseconds(row.mean_ns[0]), format_ratio(row.share_ratio)] for row in rows]
+        return Section(key="screen_parts", title="", columns=make_columns((name, "mean", share), cells))
+    cells = [[row.name, *_show_spread(row, ranks), format_ratio(row.share_ratio)] for row in rows]
+    heads = (name, "min", "median", "max", "max on", share)
+    return Section(key="screen_parts", title="", columns=make_columns(heads, cells))
+
+
+def _show_spread(row: PartRow, ranks: Sequence[int]) -> list[str]:
+    known = [(value, -position) for position, value in enumerate(row.mean_ns) if value is not None]
+    if not known:
+        return [""] * 4
+    values = [value for value, _ in known]
+    shown = [format_milliseconds(value) for value in (min(values), statistics.median(values), max(values))]
+    return [*shown, f"rank {ranks[-max(known)[1]]}" if shown[0] != shown[2] else ""]
+
+
+def show_causes(report: Report, most: int) -> Section:
+    """What each cause costs; the second number only where causes hide each other."""
+    causes = () if report.causes is None else report.causes.causes
+    rows = list_causes(report)[: len(causes)][:most]
+    heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if any(map(is_hidden, causes)) else [])]
+    cells = [[clean_text(row[CAUSE_HEADS.index(head)], PLACE_LIMIT) for head in heads] for row in rows]
+    return Section(
+        key="screen_causes", title="", columns=make_columns(heads, cells, ("where", "when")),
+        notes=() if len(causes) <= most else (f"and {len(causes) - most:,} more causes, with --details",),
+    )  # fmt: skip
+
+
+def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
+    """The tables in their order: of a job that hangs, where ranks stood; else so many phases and causes."""
+    if report.hang is not None:
+        return [show_stands(report, MAX_STANDS)]
+    return [show_parts(report, phases), show_causes(report, causes)]
+
+
+def list_end(report: Report, names: Sequence[str], folder: str | None, again: str) -> list[Fact]:
+    """What the numbers are based on, where the files are, and how to see everything.
+
+    Args:
+        report: What is shown.
+        names: The files that were written.
+        folder: Where they are. None: none were written.
+        again: The command that shows the rest.
+    """
+    where = "none written" if folder is None else f"{', '.join(names)} in {clean_text(folder, 1000)}"
+    return [*list_basis(report), Fact(label="files", text=where), Fact(label="the rest", text=again)]
+
+
+def describe_advice(report: Report) -> str:
+    """What to do next, with its mark; empty if nothing is known."""
+    advice = describe_next(report)
+    return f"next: {advice}" if advice else ""
