@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from distprof.modules.profile import find_loss, profile_model
+from distprof.modules.profile import choose_loss, profile_model
 from distprof.modules.unallocated import Building, Unallocated
 
 Made = tuple[nn.Module, Any]
@@ -68,7 +68,7 @@ def _measure(model: nn.Module, inputs: Any, autocast: torch.dtype | None) -> int
             pass
         with contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast):
             output = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
-            loss = find_loss(output)
+            loss = choose_loss(output)
         del output
         with record_function(POST):
             pass

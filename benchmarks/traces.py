@@ -138,7 +138,7 @@ def _run(command: Sequence[str], watch: bool) -> ProcessOutcome:
 
 
 def measure_programs(
-    programs: Mapping[str, Sequence[str]], repeats: int, tell: Callable[[str], object], run: Run = _run
+    programs: Mapping[str, Sequence[str]], repeats: int, print_line: Callable[[str], object], run: Run = _run
 ) -> list[ProgramTiming]:
     """Runs each once for its memory, then alternately for its time, reversing every second round.
 
@@ -150,7 +150,7 @@ def measure_programs(
     for turn in range(repeats):
         for name in list(programs)[:: 1 if turn % 2 == 0 else -1]:
             timed[name].append(_ask(name, run(programs[name], False)))
-            tell(f"  run {turn + 1}/{repeats}  {name}: {timed[name][-1][0].wall_s:.2f} s")
+            print_line(f"  run {turn + 1}/{repeats}  {name}: {timed[name][-1][0].wall_s:.2f} s")
     return [_sum_up(name, watched[name], runs) for name, runs in timed.items()]
 
 

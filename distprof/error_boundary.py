@@ -26,14 +26,14 @@ class ErrorBoundary:
     What is no `Exception`, such as an interrupt, passes.
     """
 
-    def __init__(self, loss: str, say: Callable[[str], object] = lambda line: None) -> None:
+    def __init__(self, loss: str, print_line: Callable[[str], object] = lambda line: None) -> None:
         """Begins switched on.
 
         Args:
             loss: What is lost when the part fails, as the begin of the line: ``collectives are not recorded``.
-            say: Receives the line. By default nobody does.
+            print_line: Receives the line. By default nobody does.
         """
-        self.loss, self._say = loss, say
+        self.loss, self._print_line = loss, print_line
         self.on = True
         """Whether the part has not failed."""
 
@@ -65,7 +65,7 @@ class ErrorBoundary:
             self.clean_up()
             why = read_first_line(error, MAX_LETTERS) if isinstance(error, DistprofError) else describe_error(error)
             with contextlib.suppress(Exception):  # the line is lost too
-                self._say(f"{self.loss}: {why}")
+                self._print_line(f"{self.loss}: {why}")
 
     def clean_up(self) -> None:
         """Called when the part fails, before anything is said; for subclasses. May not raise."""

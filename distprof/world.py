@@ -164,7 +164,7 @@ def join(identity: Identity, *, device: str, backend: str, timeout_s: float) -> 
     return World(identity=identity, host=socket.gethostname(), device=own, backend=backend, notes=notes)
 
 
-def find_world(device: torch.device) -> World:
+def read_world(device: torch.device) -> World:
     """This process among the ranks of the process group that exists; alone, if there is none. Makes none.
 
     Args:
@@ -262,7 +262,7 @@ def collect_texts(text: str, *, group: dist.ProcessGroup | None) -> list[str]:
     return [buffer.numpy().tobytes()[: int(length)].decode() for buffer, length in zip(buffers, lengths, strict=True)]
 
 
-def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
+def all_reduce_max(number: int, *, group: dist.ProcessGroup | None) -> int:
     """The largest of the ranks' numbers, once every rank is here. Collective; ``group`` as in `share_text`."""
     largest = torch.tensor([number])
     if group is not None:
@@ -274,7 +274,7 @@ def find_largest(number: int, *, group: dist.ProcessGroup | None) -> int:
 
 def wait_for_ranks(group: dist.ProcessGroup | None) -> None:
     """Returns when every rank is here. Collective; ``group`` as in `share_text`."""
-    find_largest(0, group=group)
+    all_reduce_max(0, group=group)
 
 
 def _broadcast(tensor: torch.Tensor, source: int, group: dist.ProcessGroup) -> None:

@@ -45,7 +45,7 @@ class Job:
         self.step_writer = StepWriter(recorder=self.recorder, writer=writer, device=torch.device("cpu"), warn=print)
         self.seen = 0
         take = keep_budget(
-            1e9, every=EVERY, clock=Clock.HOST, stop=self.exchange.ask_to_stop, say=print, on_steps=self.count
+            1e9, every=EVERY, clock=Clock.HOST, stop=self.exchange.ask_to_stop, print_line=print, on_steps=self.count
         )
         assert take is not None
         self.live = LiveSteps(1, take)

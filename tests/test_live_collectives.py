@@ -28,7 +28,7 @@ def start_job(world: World, runs_dir: str, level: str) -> Job:
         ProfileConfig(
             level=level, nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None  # type: ignore[arg-type]
         ),
-        say=lambda text: None,
+        print_line=lambda text: None,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.capture.environment import find_wall
+from distprof.cli.capture.environment import probe_isolation
 from distprof.facts.run import PHASES
 from tests.ranks import REPOSITORY, make_environment
 
@@ -69,7 +69,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
         pytest.skip("nvtx after 0.2.11 is silent under older nsys")
     place = tmp_path_factory.mktemp("captured")
     environment = {**CANARIES, "NPROC": "2", "PLAIN_CONTROL": CONTROL, "NSYS": os.environ.get("NSYS", "nsys")}
-    if find_wall() is None:
+    if probe_isolation() is None:
         pytest.skip("no process namespaces here, and nsys reads the environment of the tests")
     done = launch(place, "-t", "nvtx", "--", *JOB, **environment)
     assert (place / "runs").is_dir(), done.stdout + done.stderr

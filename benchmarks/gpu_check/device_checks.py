@@ -12,7 +12,7 @@ from benchmarks.gpu_check.gpu import CheckedGpu
 from distprof.config.compose import compose, read_request
 from distprof.config.decode import decode
 from distprof.config.schema import Config
-from distprof.facts.hardware import find_peak
+from distprof.facts.hardware import look_up_peak
 from distprof.record.device.peak import measure_peak
 from distprof.record.device.rank_info import take_snapshot
 from distprof.train.data import make_batches
@@ -96,7 +96,7 @@ def _check_copies(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:
 def _check_card(gpu: CheckedGpu, *, dry: bool) -> Iterator[CheckResult]:
     look, notes = take_snapshot(gpu.name, None if dry else 0)
     yield CheckResult(name="what NVML does not tell", value=float(len(notes)), low=0, high=0, note="; ".join(notes))
-    peak = find_peak(look.name, "bf16")
+    peak = look_up_peak(look.name, "bf16")
     if not dry and peak.flops_per_s is not None:
         measured = measure_peak(torch.device(gpu.name, 0), "bf16").flops_per_s or 0.0
         ratio = measured / peak.flops_per_s

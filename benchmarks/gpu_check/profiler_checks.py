@@ -165,7 +165,7 @@ def _record(world: World, level: Level, train: Callable[[Profiler], None]) -> Ru
     with tempfile.TemporaryDirectory(prefix="distprof-gpu-") as parent:
         job = start_profiler(
             world, JobPlan(name="check", strategy="none", precision="fp32", config={}, runs_dir=parent), profile,
-            say=lambda text: None,
+            print_line=lambda text: None,
         )  # fmt: skip
         train(job.profiler)
         job.profiler.close()

@@ -83,11 +83,11 @@ def run_live(options: argparse.Namespace) -> int:
         def finish(ended: Sequence[LiveJob]) -> None:
             for job in ended:
                 outcomes.append(judge_folder(folder / job.name))
-                _say(f"{len(outcomes)}/{len(jobs)}  {describe_outcome(outcomes[-1])}")
+                _print_line(f"{len(outcomes)}/{len(jobs)}  {describe_outcome(outcomes[-1])}")
                 if not options.keep_all and outcomes[-1].is_right:
                     shutil.rmtree(folder / job.name)
 
-        failed = run_jobs(jobs, folder, finish=finish, tell=_say)
+        failed = run_jobs(jobs, folder, finish=finish, print_line=_print_line)
     print(tabulate_outcomes(outcomes, len(failed)))
     return EXIT_FAILED if failed else EXIT_OK
 
@@ -149,10 +149,10 @@ def _judge_again(folder: Path) -> int:
     with ProcessPoolExecutor() as pool:
         outcomes = list(pool.map(judge_folder, kept))
     for path, outcome in zip(kept, outcomes, strict=True):
-        _say(f"{path.name}: {describe_outcome(outcome)}")
+        _print_line(f"{path.name}: {describe_outcome(outcome)}")
     print(tabulate_outcomes(outcomes, 0))
     return EXIT_OK
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

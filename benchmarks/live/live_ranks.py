@@ -24,11 +24,11 @@ LAST_LINES = 3
 BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6): pass"
 """Ends with the process that started it, whatever ends that."""
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def run_jobs(
-    jobs: Sequence[LiveJob], folder: Path, *, finish: Callable[[Sequence[LiveJob]], None], tell: Tell
+    jobs: Sequence[LiveJob], folder: Path, *, finish: Callable[[Sequence[LiveJob]], None], print_line: PrintLine
 ) -> list[LiveJob]:
     """Runs jobs, each in a folder of its name in ``folder``; a job that hangs or fails ends, and the next begins.
 
@@ -36,7 +36,7 @@ def run_jobs(
         jobs: The jobs.
         folder: Where their folders go.
         finish: Called with some jobs that ended, while no rank runs.
-        tell: Says a line about what goes wrong.
+        print_line: Says a line about what goes wrong.
 
     Returns:
         The jobs that did not end.
@@ -45,7 +45,7 @@ def run_jobs(
     left = list(jobs)
     while left:
         batch = _take_batch(left)
-        ended = _run_batch(batch, folder, tell)
+        ended = _run_batch(batch, folder, print_line)
         for job in ended:
             write_truth(folder / job.name, job)
         finish(ended)
@@ -70,7 +70,7 @@ def _take_batch(left: Sequence[LiveJob]) -> list[LiveJob]:
     return alike[:JOBS_PER_START]
 
 
-def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJob]:
+def _run_batch(batch: Sequence[LiveJob], folder: Path, print_line: PrintLine) -> list[LiveJob]:
     """Those that ended: all, or those before the one that did not."""
     for job in batch:
         (folder / job.name).mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _run_batch(batch: Sequence[LiveJob], folder: Path, tell: Tell) -> list[LiveJ
             limit_s = start_s + JOB_LIMIT_S + STEP_LIMIT_S * (job.steps + 2 * job.pairs)
             problem = _await_job(job, folder / job.name, ranks, jobs_path.parent, limit_s)
             if problem is not None:
-                tell(f"{job.name}: {problem}")
+                print_line(f"{job.name}: {problem}")
                 return list(batch[:index])
             start_s = 0.0
         for process in ranks:

@@ -34,7 +34,7 @@ class StandIn:
         self._buffer = SimpleNamespace(nbytes=1 << 25, device=None)
         watch: Any = CollectiveWatch(recorder)
         watch.ends_on_device = lambda *_: True  # as over NCCL
-        watch.find_code = lambda _: 0
+        watch.look_up_code = lambda _: 0
         watch_group(self._group, watch, deque(maxlen=64), set(), stream_waits=True)
 
     def gather(self) -> None:

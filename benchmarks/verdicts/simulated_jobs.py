@@ -86,7 +86,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
     with Console(stderr=True).status("") as status:
         scores = score_rows(
             rows, runs=options.runs, steps=options.steps, processes=options.jobs or os.cpu_count() or 1,
-            tell=functools.partial(_show_progress, status),
+            on_progress=functools.partial(_show_progress, status),
         )  # fmt: skip
     print(tabulate_scores(scores, options.steps))
     if options.wrong:

@@ -83,8 +83,14 @@ def show_job(row: Row, seed: int, num_steps: int, *, whole: bool) -> str:
         )
     lost_ns = float((made.truth.step_ns - made.truth.without_faults_ns)[1:].mean())
     lines.append(f"  all together {_cost(lost_ns, step_ns)}")
-    lines += ["", f"Verdict: {_say(report.verdict)}", f"  {report.verdict.reason}", "", "Causes that the report lists:"]
-    lines += [f"  {_say(item)}" for item in list_said(report)]
+    lines += [
+        "",
+        f"Verdict: {_format_said(report.verdict)}",
+        f"  {report.verdict.reason}",
+        "",
+        "Causes that the report lists:",
+    ]
+    lines += [f"  {_format_said(item)}" for item in list_said(report)]
     lines += ["", _judge(outcome), "", *_list_lateness(made)]
     return "\n".join(lines)
 
@@ -112,7 +118,7 @@ def _cost(cost_ns: float, step_ns: float) -> str:
     return f"{cost_ns / MS:.3f} ({100 * cost_ns / step_ns:.2f} %)"
 
 
-def _say(said: Said) -> str:
+def _format_said(said: Said) -> str:
     parts = [said.kind.value]
     parts += [] if said.rank is None else [f"rank {said.rank}"]
     parts += [word for word in (said.phase, ", ".join(said.hosts), said.pattern) if word]

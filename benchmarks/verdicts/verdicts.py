@@ -55,7 +55,7 @@ def score_row(row: Row, seeds: Iterable[int], *, num_steps: int) -> Score:
 
 def score_rows(
     rows: Sequence[Row], *, runs: int, steps: Sequence[int], processes: int,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:  # fmt: skip
     """Plays and judges all jobs.
 
@@ -64,7 +64,7 @@ def score_rows(
         runs: Jobs per row and length; rows of large jobs have fewer.
         steps: The lengths.
         processes: 1: this one.
-        tell: Called now and then with the numbers of batches done and in all.
+        on_progress: Called now and then with the numbers of batches done and in all.
     """
     batches = [
         (row.name, min(BATCH, count - first), num_steps, first)
@@ -75,7 +75,7 @@ def score_rows(
     found: dict[str, list[Outcome]] = {row.name: [] for row in rows}
     for done, (name, outcomes) in enumerate(_play_batches(batches, processes)):
         found[name] += outcomes
-        tell(done + 1, len(batches))
+        on_progress(done + 1, len(batches))
     return [Score(row=row, outcomes=tuple(found[row.name])) for row in rows]
 
 

@@ -10,17 +10,17 @@ from distprof.analyze.causes.cause_report import report_causes
 from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.slow_module import find_slow_module
 from distprof.analyze.causes.stalls import list_stalls
-from distprof.analyze.causes.verdict import find_verdict
+from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
-from distprof.analyze.cycles.sync_cycles import find_cycles, find_shortage
+from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.what_if import list_what_ifs
-from distprof.analyze.stats.measured_steps import Timing, choose_headline, find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import Timing, choose_headline, choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import measure_overhead
 from distprof.analyze.summary.communication import report_bandwidths, report_communication
 from distprof.analyze.summary.coverage import report_coverage
-from distprof.analyze.summary.hang import find_hang
+from distprof.analyze.summary.hang import report_hang
 from distprof.analyze.summary.headline import report_headline
 from distprof.analyze.summary.modules import report_modules
 from distprof.analyze.summary.phases import report_between, report_phases, report_step
@@ -37,15 +37,15 @@ def analyze(run: Run) -> Report:
     Statistics use the steps that every rank with a row reported, without warm-up and failed ones. The device clock is
     preferred to the host clock, and no number mixes the two.
     """
-    measured_steps = find_measured_steps(run)
+    measured_steps = choose_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
     timings = [timing for timing in (on_device, on_host) if timing is not None]
     headline = choose_headline(measured_steps, on_host, on_device)
     reached = measure_efficiency(measured_steps, headline)
-    cycles = find_cycles(measured_steps, headline)
-    short = find_shortage(measured_steps, cycles)
+    cycles = build_cycles(measured_steps, headline)
+    short = explain_shortage(measured_steps, cycles)
     cause_costs = None if short else find_causes(measured_steps, cycles)
-    verdict = find_verdict(measured_steps, cycles, cause_costs)
+    verdict = choose_verdict(measured_steps, cycles, cause_costs)
     if run.modules:
         verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
     summary = report_headline(measured_steps, headline, reached)
@@ -67,7 +67,7 @@ def analyze(run: Run) -> Report:
         device_type=meta.device_type,
         strategy=meta.strategy,
         precision=meta.precision,
-        hang=find_hang(run),
+        hang=report_hang(run),
         verdict=verdict,
         causes=causes,
         headline=summary,

@@ -64,7 +64,7 @@ class Watch:
             well = isinstance(error, SystemExit) and error.code in (None, 0)
             self._session.end_process(None if well else error)
         elif error is None:
-            _say("the script has not imported torch: nothing is recorded")
+            _print_line("the script has not imported torch: nothing is recorded")
 
     def _start(self) -> None:
         """Raises SystemExit if an option is wrong; whatever else fails costs the recording only."""
@@ -78,7 +78,7 @@ class Watch:
         except DistprofError as error:
             _refuse(error)
         except Exception as error:
-            _say(f"nothing is recorded: {describe_error(error)}")
+            _print_line(f"nothing is recorded: {describe_error(error)}")
 
 
 def attach(arguments: list[str] | None = None) -> None:
@@ -148,10 +148,10 @@ def _refuse(error: DistprofError) -> NoReturn:
     """Says it once for all ranks: the others give rank 0 time to, after which its launcher ends them."""
     if os.environ.get("RANK", "0") != "0":
         time.sleep(REFUSAL_GRACE_S)
-    _say(str(error))
+    _print_line(str(error))
     raise SystemExit(EXIT_USAGE) from None
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     """Standard output belongs to the script."""
     print(f"distprof: {mask(text, secret_values(sys.argv[1:]))}", file=sys.stderr, flush=True)

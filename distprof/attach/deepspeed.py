@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distprof.observe.optimizers import find_optimizer
+from distprof.observe.optimizers import unwrap_optimizer
 from distprof.profiler.open_session import start
 from distprof.profiler.session.session import Session
 
@@ -29,5 +29,5 @@ def watch_engine(engine: Any, name: str = "training", **options: Any) -> Session
     """
     session = start(name, **options)
     session.watch(engine)
-    session.find_steps(optimizer=find_optimizer(engine))
+    session.find_steps(optimizer=unwrap_optimizer(engine))
     return session

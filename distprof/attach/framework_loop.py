@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distprof.profiler.session.border import guard_methods, say_aside
+from distprof.profiler.session.border import guard_methods, print_to_stderr
 from distprof.profiler.session.session import Session
 
 
@@ -19,11 +19,11 @@ class FrameworkCallback:
     _loop: FrameworkLoop | None = None
 
     def _refuse(self, method: Callable[..., Any], why: str) -> None:
-        told = f"{type(self).__name__}.{method.__name__} did nothing: {why}"
+        sentence = f"{type(self).__name__}.{method.__name__} did nothing: {why}"
         if self._loop is None:
-            say_aside(f"distprof: {told}")
+            print_to_stderr(f"distprof: {sentence}")
         else:
-            self._loop.session.tell(told)
+            self._loop.session.warn_once(sentence)
 
 
 @guard_methods
@@ -68,4 +68,4 @@ class FrameworkLoop:
                 self.session.add_work(tokens=ids.numel(), micro_steps=0)
 
     def _refuse(self, method: Callable[..., Any], why: str) -> None:
-        self.session.tell(f"{method.__name__} was not recorded: {why}")
+        self.session.warn_once(f"{method.__name__} was not recorded: {why}")

@@ -91,8 +91,12 @@ class TransformersCallback(FrameworkCallback, TrainerCallback):  # type: ignore[
 
     def _plan(self, control: Any, *, last: bool) -> None:
         """Begins the first of what the Trainer does next, in its order."""
-        told = {"logging": control.should_log, "evaluation": control.should_evaluate, "checkpoint": control.should_save}
-        self._pending = [stretch for stretch, comes in told.items() if comes]
+        announced = {
+            "logging": control.should_log,
+            "evaluation": control.should_evaluate,
+            "checkpoint": control.should_save,
+        }
+        self._pending = [stretch for stretch, comes in announced.items() if comes]
         self._last = last
         self._follow()
 

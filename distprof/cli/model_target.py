@@ -87,7 +87,7 @@ def look_inside(target: Sequence[str], *, inputs: Sequence[str], mode: str | Non
     report, failure = _profile(model, given, built, mode, passes)
     if not failure and report.rows[0].calls == 0:
         raise DataError(f"{built.name}: its forward was not called: return the module whose forward computes")
-    is_sharded = _find_strategy(built.config) == "fsdp" and count_shards(built.config, built.num_ranks) > 1
+    is_sharded = _read_strategy(built.config) == "fsdp" and count_shards(built.config, built.num_ranks) > 1
     names = {item.module: item.name for item in list_modules(model)}
     units = [names[each] for each in list_units(unwrap(model)) if each in names] if is_sharded else []
     return Inside(
@@ -99,7 +99,7 @@ def _profile(model: nn.Module, given: Any, built: _Built, mode: str, passes: int
     """The profile; where the model asks for values that there are not, that of its parameters, and why."""
     half = AUTOCAST_DTYPES.get(built.config.train.precision)
     # FSDP2 casts parameters, and everything else operations; Accelerate does both.
-    casts = passes is None and _find_strategy(built.config) == "fsdp"
+    casts = passes is None and _read_strategy(built.config) == "fsdp"
     autocast = None if casts and built.config.strategy.name == "fsdp" else half
     run = Unallocated() if passes is None else None
     failure = ""
@@ -112,14 +112,14 @@ def _profile(model: nn.Module, given: Any, built: _Built, mode: str, passes: int
                 dtype=half if casts else None, autocast=autocast,
             )  # fmt: skip
         except VALUES_NEEDED as error:
-            failure = f"it asks for values, which are not computed ({_say_first(error)}, {_find_place(error)})"
+            failure = f"it asks for values, which are not computed ({_first_line(error)}, {_locate_raise(error)})"
             found = ModuleProfiler(model, activations=False).report(mode=mode, inputs=describe(given), name=built.name)
             return dataclasses.replace(found, device="meta", notes=(f"work and activations are not known: {failure}",))
 
     return _require("run", profile, built.name, model), failure
 
 
-def _find_strategy(config: Config) -> str:
+def _read_strategy(config: Config) -> str:
     """The wrapper: "single", "ddp" or "fsdp"."""
     return config.strategy.wrap if isinstance(config.strategy, AccelerateConfig) else config.strategy.name
 
@@ -133,15 +133,15 @@ def _require(what: str, make: Callable[[], Any], name: str, model: nn.Module | N
         wanted = ""
         if model is not None and isinstance(error, TypeError) and "argument" in str(error):
             wanted = f"; its forward takes {inspect.signature(unwrap(model).forward)}"
-        raise DataError(f"{name}: cannot be {what} ({type(error).__name__}: {_say_first(error)}){wanted}") from error
+        raise DataError(f"{name}: cannot be {what} ({type(error).__name__}: {_first_line(error)}){wanted}") from error
 
 
-def _say_first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     said = str(error).strip().splitlines()
     return said[0] if said else ""
 
 
-def _find_place(error: Exception) -> str:
+def _locate_raise(error: Exception) -> str:
     """The line of the model's own code that raised."""
     own = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, distprof.__file__))
     frames = traceback.extract_tb(error.__traceback__)
@@ -268,7 +268,7 @@ def _predict(
 def _predict_communication(model: nn.Module, built: _Built) -> int:
     """The most bytes that the communication's buffers take on a rank beside parameters and gradients."""
     config = built.config
-    strategy, half = _find_strategy(config), AUTOCAST_DTYPES.get(config.train.precision)
+    strategy, half = _read_strategy(config), AUTOCAST_DTYPES.get(config.train.precision)
     if strategy == "fsdp" and count_shards(config, built.num_ranks) > 1:
         return predict_gathered(
             model, dtype=half, reduce_dtype=torch.float32 if half else None, mode=config.train.mode,

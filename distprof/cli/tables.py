@@ -22,8 +22,8 @@ from distprof.storage.whole_file import write_whole
 from distprof.traces.load_run import read_traces
 from distprof.traces.one_job import read_claim, require_one_job
 from distprof.traces.reduce.phase_names import NameMap
-from distprof.traces.reduce.steps import find_steps
-from distprof.traces.sources import Source, find_sources, find_windows, format_unreadable, raise_nothing_readable
+from distprof.traces.reduce.steps import detect_steps
+from distprof.traces.sources import Source, format_unreadable, list_sources, list_window_traces, raise_nothing_readable
 from distprof.traces.tables.projection import PROJECTIONS, project
 from distprof.traces.tables.six_tables import TABLES, Table, make_table
 
@@ -145,7 +145,7 @@ def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list
     Raises:
         DataError: Nothing is readable, or the inputs are of different jobs.
     """
-    named, unread = find_sources(paths)
+    named, unread = list_sources(paths)
     traces: list[Trace] = []
     for source in [inner for outer in named for inner in _open_run(outer, unread)]:
         own = source not in named  # from a run folder, which holds only ranks
@@ -163,7 +163,7 @@ def _open_run(source: Source, unread: list[str]) -> list[Source]:
     """The kernel windows of a run folder; any other source itself. Adds what cannot be read to ``unread``."""
     if source.kind != "run":
         return [source]
-    inner, damaged = find_windows(source.path)
+    inner, damaged = list_window_traces(source.path)
     unread += damaged
     if not inner and not damaged:
         unread.append(f"{source.path}: a run without traces: record some with profile=kernels, or pass a capture")
@@ -213,7 +213,7 @@ def _drop_warmup(share: _Share, options: argparse.Namespace) -> _Share:
     if not options.drop_warmup:
         return share
     names = NameMap(step=options.step)
-    found = [(trace, find_steps(trace, names).windows()) for trace in share.traces]
+    found = [(trace, detect_steps(trace, names).windows()) for trace in share.traces]
     known = [(trace, window) for trace, window in found if window is not None]
     if not known:
         raise UsageError(f"--drop-warmup: no steps are known for {share.title}: name them with --step, or omit it")

@@ -135,16 +135,16 @@ def _fail(error: BaseException, arguments: list[str]) -> None:
     text = clean_text(mask(f"{type(error).__name__}: {lines[0]}", secrets), LONGEST_MESSAGE)
     peer_left, trace = _A_PEER_LEFT.search(str(error)), mask("".join(traceback.format_exception(error)), secrets)
     if not peer_left:
-        _tell_launcher(text, trace)
+        _write_launcher_error(text, trace)
     if peer_left or rank != "0":
         time.sleep(PEER_GRACE_S)
     print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
     if peer_left:
-        _tell_launcher(text, trace)
+        _write_launcher_error(text, trace)
     leave_now(EXIT_FAILED)
 
 
-def _tell_launcher(message: str, trace: str) -> None:
+def _write_launcher_error(message: str, trace: str) -> None:
     """Writes the file from which torchrun reads the first failure, like torch's own `record` but without secrets."""
     if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": trace, "timestamp": str(int(time.time()))}

@@ -83,15 +83,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _follow(folder: Path, shown: str, request: WindowRequest, window_s: float) -> WindowState:
     """Waits for the end, and says on standard error how far it is."""
-    say = _Teller()
-    say(f"requested; rank 0 looks every {window_s:g} s")
+    print_line = _LinePrinter()
+    print_line(f"requested; rank 0 looks every {window_s:g} s")
     asked_s = time.monotonic()
     while True:
         state = read_state(folder)
         if state is not None and state.id == request.id:
             if state.state in ("ended", "refused"):
                 return state
-            say(_describe(state))
+            print_line(_describe(state))
         elif time.monotonic() - asked_s > window_s + ANSWER_LIMIT_S:
             raise DistprofError(
                 f"{shown}: rank 0 has not answered for {window_s + ANSWER_LIMIT_S:.0f} s: it may hang, be on another "
@@ -132,7 +132,7 @@ def _show(folder: Path, state: WindowState) -> int:
     return EXIT_PARTIAL if state.missing else EXIT_OK
 
 
-class _Teller:
+class _LinePrinter:
     """Says each line once, and from time to time that it still waits."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]
 from distprof.errors import UsageError
 
 
-def find_conf() -> Path:
+def locate_conf() -> Path:
     """The configuration files: in an installed package, else beside it in a checkout.
 
     Raises:
@@ -29,7 +29,7 @@ def read_choice(group: str, choice: str) -> dict[str, object]:
     Raises:
         UsageError: There is no ``conf/``.
     """
-    values = yaml.safe_load((find_conf() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((locate_conf() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
     assert isinstance(values, dict)
     keys: dict[str, object] = {}
     for base in values.pop("defaults", ()):

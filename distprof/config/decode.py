@@ -130,7 +130,7 @@ def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> 
         return None if value is None and type(None) in options else decode(groups[0], value, where, error)
     if groups:
         return decode(_chosen(groups, value, where, error), value, where, error)
-    rows = _find_row_type(hint)
+    rows = _read_row_type(hint)
     if rows is not None and isinstance(value, list | tuple):
         return tuple(decode(rows, item, f"{where}[{index}]", error) for index, item in enumerate(value))
     for option in options:
@@ -150,7 +150,7 @@ def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofEr
     return names[name]
 
 
-def _find_row_type(hint: Any) -> Any:
+def _read_row_type(hint: Any) -> Any:
     """The dataclass in a tuple of any length. None: not such a tuple."""
     held = get_args(hint)[0] if get_origin(hint) is tuple else None
     return held if dataclasses.is_dataclass(held) else None
@@ -189,7 +189,7 @@ def _describe_list(option: Any) -> str:
         return "a list of whole numbers"
     if get_origin(held) is Literal:
         return f"a list of {', '.join(map(str, get_args(held)))}, such as [{get_args(held)[0]}]"
-    return "a list of texts" if _find_row_type(option) is None else "a list of groups of keys"
+    return "a list of texts" if _read_row_type(option) is None else "a list of groups of keys"
 
 
 def _join(where: str, key: object) -> str:

@@ -260,7 +260,7 @@ def _find_named(text: str) -> Iterator[Span]:
         if found["sign"] == "," and not ("-" in name or name.lower() in ("authorization", "cookie")):
             continue
         if is_secret_name(name) or (is_token_list(name) and _begins_randomly(text, found.end())):
-            value = _find_value(text, found.end(), sign, header, brackets)
+            value = _match_value(text, found.end(), sign, header, brackets)
             if value is not None:
                 done = value[1]
                 yield value
@@ -271,18 +271,18 @@ def _begins_randomly(text: str, begin: int) -> bool:
     return item is not None and looks_random(item[1])
 
 
-def _find_value(text: str, begin: int, sign: str, name: str, brackets: _Brackets) -> Span | None:
+def _match_value(text: str, begin: int, sign: str, name: str, brackets: _Brackets) -> Span | None:
     """The value that begins here: quoted, in brackets, or up to what cannot belong to it."""
     opened = _OPEN_QUOTE.match(text, begin)
     if opened is not None:
         begin = opened.end()
-        closed = brackets.find_quote(opened[1], begin)
+        closed = brackets.locate_quote(opened[1], begin)
     scheme = _SCHEME.match(text, begin)
     begin = scheme.end() if scheme else begin
     if opened is not None:
         return (begin, closed) if closed > begin else None
     if text[begin : begin + 1] in ("{", "["):
-        return begin, brackets.find_end(begin)
+        return begin, brackets.locate_end(begin)
     if name.endswith(("cookie", "cookies")) and (pairs := _COOKIES.match(text, begin)):
         return pairs.span()
     if name.endswith("authorization") and (parts := _CREDENTIALS.match(text, begin) or _TWO_PARTS.match(text, begin)):
@@ -298,7 +298,7 @@ class _Brackets:
         self._text = text
         self._missing: set[str] = set()
 
-    def find_quote(self, quote: str, begin: int) -> int:
+    def locate_quote(self, quote: str, begin: int) -> int:
         """Where the quote stands again; the end of the line without one."""
         end = -1 if quote in self._missing else self._text.find(quote, begin)
         while end > begin and self._text[end - 1] == "\\":  # it is escaped: it belongs to the value
@@ -309,7 +309,7 @@ class _Brackets:
         line_end = self._text.find("\n", begin)
         return line_end if line_end >= 0 else len(self._text)
 
-    def find_end(self, begin: int) -> int:
+    def locate_end(self, begin: int) -> int:
         """Behind the bracket that closes the one here; the end of the text without one."""
         depth = 0
         for bracket in _BRACKET.finditer(self._text, begin):
@@ -324,7 +324,7 @@ def _find_options(text: str) -> Iterator[Span]:
     done, brackets = 0, _Brackets(text)
     for option in _OPTION.finditer(text):
         if option.start() >= done and is_secret_name(option[1]):
-            value = _find_value(text, option.end(), " ", option[1].lower(), brackets)
+            value = _match_value(text, option.end(), " ", option[1].lower(), brackets)
             if value is not None:
                 done = value[1]
                 yield value

@@ -80,7 +80,7 @@ def is_slice(device_name: str) -> bool:
     return bool(re.search(r"\bMIG\b", device_name))
 
 
-def find_peak(device_name: str, precision: str) -> Peak:
+def look_up_peak(device_name: str, precision: str) -> Peak:
     """Peak FLOP/s of a device in a precision, with its source.
 
     Args:

@@ -86,7 +86,7 @@ def measure_within(intervals: Intervals, windows: Intervals) -> IntArray:
     return measure_before(windows[1], intervals) - measure_before(windows[0], intervals)
 
 
-def find_inside(times_ns: IntArray, windows: Intervals) -> IntArray:
+def locate_windows(times_ns: IntArray, windows: Intervals) -> IntArray:
     """The window that contains each time, ``[num_times]``; -1: none does."""
     index = np.searchsorted(windows[0], times_ns, side="right") - 1
     if not len(windows[0]):

@@ -95,9 +95,9 @@ class ModuleCalls:
         if self._stack and entered_in == backward:
             return path, ModulePass.RECOMPUTED
         node = torch._C._current_autograd_node()
-        return (OUTSIDE if node is None else self.find_maker(node)), ModulePass.BACKWARD
+        return (OUTSIDE if node is None else self.look_up_maker(node)), ModulePass.BACKWARD
 
-    def find_maker(self, node: Any) -> int:
+    def look_up_maker(self, node: Any) -> int:
         """The path on which a node of the autograd graph was made."""
         return self._made_by[bisect_right(self._numbers, node._sequence_nr()) - 1]
 
@@ -156,7 +156,7 @@ def list_tensors(values: Any) -> Iterator[Tensor]:
             yield from list_tensors(list(leaf.values()))
 
 
-def find_shape(tensor: Tensor) -> tuple[int, ...]:
+def padded_shape(tensor: Tensor) -> tuple[int, ...]:
     """Of nested sequences, which have no common one, the shape that they have when padded."""
     if tensor.is_nested and tensor.layout == torch.strided:
         return (tensor.size(0), *tensor._nested_tensor_size().amax(0).tolist())

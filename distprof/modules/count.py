@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from distprof.modules.calls import ModuleCalls, ModulePass
 from distprof.modules.formulas import FORMULAS
-from distprof.modules.memory import find_local
+from distprof.modules.memory import local_part
 from distprof.modules.uncounted import Uncounted
 from distprof.patching import is_fsdp2
 
@@ -163,7 +163,7 @@ class Counter:
     def _list_held(self) -> dict[str, tuple[int | None, int]]:
         """The storage and the bytes of each parameter's local part, by name."""
         with torch.no_grad():
-            local = {name: find_local(each) for name, each in self._model.named_parameters()}
+            local = {name: local_part(each) for name, each in self._model.named_parameters()}
         return {name: (_identify(each), each.nbytes) for name, each in local.items()}
 
     def by_path(self) -> dict[tuple[int, ModulePass], int]:
@@ -190,16 +190,16 @@ def _list_gathering(model: nn.Module) -> Iterator[Tensor]:
 
 def _list_storages(values: Any) -> Iterator[torch.UntypedStorage]:
     for each in tree_leaves(values):
-        if isinstance(each, Tensor) and (storage := _find_storage(each)) is not None:
+        if isinstance(each, Tensor) and (storage := _read_storage(each)) is not None:
             yield storage
 
 
 def _identify(tensor: Tensor) -> int | None:
-    storage = _find_storage(tensor)
+    storage = _read_storage(tensor)
     return None if storage is None else int(storage._cdata)
 
 
-def _find_storage(tensor: Tensor) -> torch.UntypedStorage | None:
+def _read_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """None: a wrapper without memory of its own; operations see the tensors inside."""
     try:
         return tensor.untyped_storage()

@@ -235,7 +235,7 @@ TABLE: dict[str, Formula] = {
 """Formulas by operations; those of ``aten`` where no other library is named."""
 
 
-def _find_operations() -> dict[Any, Formula]:
+def _resolve_operations() -> dict[Any, Formula]:
     """What this torch has of the table."""
     found: dict[Any, Formula] = {}
     for names, formula in TABLE.items():
@@ -247,5 +247,5 @@ def _find_operations() -> dict[Any, Formula]:
     return found
 
 
-FORMULAS = _find_operations()
+FORMULAS = _resolve_operations()
 """By operation; for `torch.utils.flop_counter.FlopCounterMode` as its ``custom_mapping``."""

@@ -44,7 +44,7 @@ def predict_memory(
     """
     held = {True: 0, False: 0}
     for each in parameters:
-        held[each.requires_grad] += find_shard(tuple(each.shape), num_shards, rank) * each.element_size()
+        held[each.requires_grad] += count_shard_elements(tuple(each.shape), num_shards, rank) * each.element_size()
     gradients, moments = predict_training(held[True], mode)
     return RankMemory(
         parameters=sum(held.values()), gradients=gradients, optimizer=moments,
@@ -120,13 +120,13 @@ def _measure_gathered(
     return gathered, reduced
 
 
-def find_local(tensor: Any) -> Tensor:
+def local_part(tensor: Any) -> Tensor:
     """The part of a sharded tensor that this process holds."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
-def find_shard(shape: tuple[int, ...], num_shards: int, rank: int) -> int:
+def count_shard_elements(shape: tuple[int, ...], num_shards: int, rank: int) -> int:
     """Elements that FSDP2 leaves on one rank: rows in equal chunks, of which the last ones may be short or empty.
 
     Args:
@@ -191,7 +191,7 @@ class MemoryWatch:
 def _add_up(tensors: Any) -> int:
     """Bytes of the parts that this process holds."""
     with torch.no_grad():
-        return sum(find_local(each).nbytes for each in tensors)
+        return sum(local_part(each).nbytes for each in tensors)
 
 
 def _count_communication(model: nn.Module, gradients: int | None, gathered: int | None) -> int | None:
@@ -204,8 +204,8 @@ def _count_communication(model: nn.Module, gradients: int | None, gathered: int 
 
 
 def _count_buckets(model: DistributedDataParallel, gradients: int | None) -> int | None:
-    told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    sizes = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
+    logged = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    sizes = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
     if not sizes:
         return None
     buckets = sum(map(int, sizes.split(",")))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from distprof.facts.modules import ModuleTable, RankMemory
 from distprof.facts.run import FloatArray
-from distprof.modules.calls import OUTSIDE, ModuleCalls, ModulePass, Paths, find_shape, list_tensors
+from distprof.modules.calls import OUTSIDE, ModuleCalls, ModulePass, Paths, list_tensors, padded_shape
 from distprof.modules.count import AlivePeak, Counter
 from distprof.modules.memory import MemoryWatch
 from distprof.modules.names import is_compiled, list_modules, unwrap
@@ -84,7 +84,7 @@ def profile_model(
                 with _cast(profiler.device, autocast):
                     found = _call(model, inputs)
                     if backward:
-                        found = (loss or find_loss)(found)
+                        found = (loss or choose_loss)(found)
                 look()
                 if backward:
                     found.backward()
@@ -226,7 +226,7 @@ class ModuleProfiler:
         if found is None:
             self._first[rows[-1]] = Found(
                 calls=1, input_bytes=sum(tensor.nbytes for tensor in list_tensors(inputs)),
-                shapes=tuple(map(find_shape, list_tensors(output))),
+                shapes=tuple(map(padded_shape, list_tensors(output))),
             )  # fmt: skip
         else:
             found.calls += 1
@@ -285,7 +285,7 @@ def _take(profiler: ModuleProfiler, stage: ModulePass, num_rows: int) -> FloatAr
     return np.maximum(times_ns, 0.0)  # events are read as rounded differences; NaN stays
 
 
-def find_loss(output: Any) -> Tensor:
+def choose_loss(output: Any) -> Tensor:
     """What to differentiate of a model's output: its ``loss``, itself if it is a scalar, else the sum of everything.
 
     Raises:
@@ -305,7 +305,7 @@ def find_loss(output: Any) -> Tensor:
 def describe(inputs: Any) -> str:
     """``int64:4x128, float32:4``."""
     given = [
-        f"{str(each.dtype).removeprefix('torch.')}:{'x'.join(map(str, find_shape(each)))}"
+        f"{str(each.dtype).removeprefix('torch.')}:{'x'.join(map(str, padded_shape(each)))}"
         for each in list_tensors(inputs)
     ]
     return ", ".join(given) or "nothing"

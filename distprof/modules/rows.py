@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from distprof.modules.calls import ModulePass
-from distprof.modules.memory import find_local
+from distprof.modules.memory import local_part
 from distprof.modules.names import NamedModule
 from distprof.report.module_report import ModuleFlops, ModuleRow, Taken
 
@@ -84,7 +84,7 @@ def make_rows(
     timed = [add_up(modules, paths, each) for each in times]
     alive = add_up(modules, paths, {(path, ModulePass.FORWARD): size for path, size in (alive_bytes or {}).items()})
     own = _list_own_parameters(modules)
-    within = [set(range(row, _find_end(modules, row))) for row in range(len(modules))]
+    within = [set(range(row, _locate_end(modules, row))) for row in range(len(modules))]
     rows = []
     for row, item in enumerate(modules):
         parameters = {id(each): each for inner in within[row] for each in _list_parameters(modules[inner])}.values()
@@ -97,7 +97,7 @@ def make_rows(
                 output_shapes=None if seen is None else seen.shapes,
                 own_parameters=sum(each.numel() for each in own[row]),
                 parameters=sum(each.numel() for each in parameters),
-                held_parameters=sum(find_local(each).numel() for each in parameters),
+                held_parameters=sum(local_part(each).numel() for each in parameters),
                 parameter_bytes=sum(each.numel() * each.element_size() for each in parameters),
                 buffer_bytes=sum(each.nbytes for each in item.module.buffers()),
                 self_flops=_make_work(work.own[row]), total_flops=_make_work(work.total[row]),
@@ -129,7 +129,7 @@ def _make_taken(passes: Sequence[Mapping[ModulePass, float]]) -> Taken:
     )
 
 
-def _find_end(modules: Sequence[NamedModule], row: int) -> int:
+def _locate_end(modules: Sequence[NamedModule], row: int) -> int:
     """The row after a module's last submodule."""
     end = row + 1
     while end < len(modules) and modules[end].depth > modules[row].depth:

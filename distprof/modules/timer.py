@@ -50,7 +50,7 @@ class ModuleTimer:
         seen = set(pending)
         while pending:
             node: Any = pending.pop()
-            path = calls.find_maker(node)
+            path = calls.look_up_maker(node)
             if path != OUTSIDE:
                 self._watch_node(node, path)
             following = {inner for inner, _ in node.next_functions if inner is not None} - seen

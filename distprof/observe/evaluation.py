@@ -119,7 +119,7 @@ class TrainedModels:
 def unwrap(model: Any) -> list[Any]:
     """A model, and what DDP or `torch.compile` has wrapped in it."""
     found = [] if model is None else [model]
-    while (inner := _find_inner(model)) is not None:
+    while (inner := _unwrap_once(model)) is not None:
         if inner in found or not hasattr(inner, "training"):
             break
         found.append(inner)
@@ -127,7 +127,7 @@ def unwrap(model: Any) -> list[Any]:
     return found
 
 
-def _find_inner(model: Any) -> Any:
+def _unwrap_once(model: Any) -> Any:
     """What a model has wrapped, once in every step: asking a module for what it does not have is slow."""
     parts = getattr(model, "_modules", {})
     inner = parts.get("_orig_mod") or parts.get("module")

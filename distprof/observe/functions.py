@@ -170,7 +170,7 @@ class Functions:
         @functools.wraps(original)
         def start(process: Any, *args: Any, **options: Any) -> Any:
             if self._starting.run(_runs_script, process):
-                self._session.tell(STARTED)
+                self._session.warn_once(STARTED)
             return original(process, *args, **options)
 
         return start

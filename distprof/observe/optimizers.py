@@ -140,14 +140,14 @@ class Optimizers:
             return self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
 
         def after(args: Arguments, result: Any) -> None:
-            self._search.end_optimizer(find_optimizer(args[0]))
+            self._search.end_optimizer(unwrap_optimizer(args[0]))
 
         return surround(
             original, self._guard, self._engines, before=before, after=after, leave=self._session.exit, trains=True
         )
 
 
-def find_optimizer(engine: Any) -> Any:
+def unwrap_optimizer(engine: Any) -> Any:
     """The optimizer inside an engine of DeepSpeed, whether the script or the engine has made it, without what ZeRO
     wraps it in."""
     return getattr(engine, "basic_optimizer", None) or getattr(engine, "optimizer", None)

@@ -32,20 +32,20 @@ from distprof.profiler.job.model_inspection import (
     PrecisionWatch,
     describe_strategy,
     describe_wrapping,
-    find_device,
+    infer_device,
     name_strategies,
 )
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.profiler.rank.profiler import name_exit
-from distprof.profiler.session.border import say_aside
+from distprof.profiler.session.border import print_to_stderr
 from distprof.profiler.session.session import Session
 from distprof.record.device.peak import DTYPES
 from distprof.record.gather.end_on_signal import delay_signals
 from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
-from distprof.world import World, find_world, is_launched, read_identity
+from distprof.world import World, is_launched, read_identity, read_world
 
 CLOSE_WAIT_S = 60.0
 """How long a script's session waits for the other ranks to close theirs. What it knows is in its file by then."""
@@ -109,7 +109,7 @@ def start(
             raise UsageError(f"{key}={value!r}: expected {expected}")
     for other in tuple(_open):
         if not other.in_doubt:
-            other.tell(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
+            other.warn_once(f"distprof.start({name!r}): {other.name!r} is still open, and ends here")
         other.close()
     plan = JobPlan(
         name=str(name), strategy=strategy, precision=precision, work=work, hardware=hardware,
@@ -167,7 +167,9 @@ class OwnSession(Session):
         self._threads = threading.get_ident(), threading.get_native_id()
         self._process_ends = False
         self._speaks = False  # whether this process tells the user how the job ended
-        super().__init__(self._start_job, end=self._end_job, say=say_aside, warmup_steps=warmup_steps, find=find)
+        super().__init__(
+            self._start_job, end=self._end_job, print_line=print_to_stderr, warmup_steps=warmup_steps, find=find
+        )
         self._exit_guard = exit_guard.ExitGuard(self.end_process, self._leave_groups)
         secrets = secret_values(sys.argv[1:])
         config: Any = redact(plan.config, secrets)
@@ -175,7 +177,7 @@ class OwnSession(Session):
             name=mask(plan.name, secrets), config=config, runs_dir=plan.runs_dir, run_dir=plan.run_dir
         )  # fmt: skip
         self._early = EarlyWatch(
-            plan=early_plan, say=say_aside, rendezvous=self._rendezvous, stand_by=self._stand_by,
+            plan=early_plan, print_line=print_to_stderr, rendezvous=self._rendezvous, stand_by=self._stand_by,
             find_recorder=lambda: None if self.job is None else self.job.recorder,
             is_over=lambda: any(job is not None and job.joined for job in (self.job, self._bystander)),
         )  # fmt: skip
@@ -201,7 +203,7 @@ class OwnSession(Session):
     def see_call(self, model: nn.Module) -> None:
         """As `Session.see_call`; a hook in a model may be copied or compiled with it."""
         if self.finds_steps:
-            self._precisions.look(find_device([model]).type)
+            self._precisions.look(infer_device([model]).type)
 
     def close_quietly(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """As `Session.close_quietly`; the other ranks may wait for this one before they close theirs."""
@@ -222,7 +224,7 @@ class OwnSession(Session):
         if self.lost or self.job is None or self._world is None:
             super()._look_again()
         elif self.job.over:
-            self.tell("another rank has ended the job: nothing more is recorded")
+            self.warn_once("another rank has ended the job: nothing more is recorded")
             self.close_quietly()
         elif dist.is_initialized():
             self.in_doubt = False
@@ -231,15 +233,15 @@ class OwnSession(Session):
                 self.restart_warmup()
                 self.job.profiler.recorder.between.forget()
             else:
-                self.tell("the script has made process groups of other ranks: nothing more is recorded")
+                self.warn_once("the script has made process groups of other ranks: nothing more is recorded")
                 self.close_quietly()
 
     def _start_job(self) -> Job | None:
-        world = find_world(find_device(self.models))
+        world = read_world(infer_device(self.models))
         self._early.drop()
         with self._starting:
             if self._bystander is not None:
-                self.tell(
+                self.warn_once(
                     f"the first step of rank {world.rank} came too late to be recorded: the other ranks had theirs "
                     f"{STAND_BY_S:g} s or more before", everywhere=True,
                 )  # fmt: skip
@@ -248,10 +250,10 @@ class OwnSession(Session):
 
     def _begin_job(self, world: World) -> Job:
         plan = self._plan
-        if (alone := _find_lonely_rank(world)) is not None:
+        if (alone := _read_lonely_rank(world)) is not None:
             own_dir = plan.run_dir and f"{plan.run_dir}-rank{alone}"
             plan = dataclasses.replace(plan, name=f"{plan.name}-rank{alone}", run_dir=own_dir)
-            self.tell(
+            self.warn_once(
                 "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
                 "folder of its own"
             )
@@ -260,7 +262,7 @@ class OwnSession(Session):
         config = describe_wrapping(self.models) | {**plan.config}
         return start_profiler(
             world, dataclasses.replace(plan, strategy=strategy, precision=precision, config=config), self._profile,
-            say=say_aside, host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous,
+            print_line=print_to_stderr, host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous,
             failed=self._hear_failure,
         )  # fmt: skip
 
@@ -272,7 +274,7 @@ class OwnSession(Session):
             if self.finds_steps and not self._launched:
                 said += "; no launcher started this process, and ranks that it starts are not watched: use torchrun"
         everywhere = isinstance(error, NotAllHere) or not isinstance(error, DistprofError)
-        self.tell(f"nothing is recorded: {said}", everywhere=everywhere)
+        self.warn_once(f"nothing is recorded: {said}", everywhere=everywhere)
         self.lost = self.in_doubt = True
 
     def _join_others(self) -> None:
@@ -291,7 +293,7 @@ class OwnSession(Session):
             bare = JobPlan(name=plan.name, config=plan.config, runs_dir=plan.runs_dir, run_dir=plan.run_dir)
             self._world = world
             self._bystander = start_profiler(
-                world, bare, self._profile, say=say_aside, host=HostOptions(arguments=sys.argv[1:]),
+                world, bare, self._profile, print_line=print_to_stderr, host=HostOptions(arguments=sys.argv[1:]),
                 rendezvous=self._rendezvous, failed=lambda error: None, bystander=self._threads,
             )  # fmt: skip
 
@@ -322,18 +324,18 @@ class OwnSession(Session):
             _open.remove(self)
         if not self._tried or (self.job is not None and not self._number):
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
-            advice = "; ".join(["none was found in the script", *self.told]) if self.finds_steps else advice
-            self.tell(f"no step was recorded: {advice}")
+            advice = "; ".join(["none was found in the script", *self.sentences]) if self.finds_steps else advice
+            self.warn_once(f"no step was recorded: {advice}")
         if self.job is None or not self.job.joined:
             if self.job is not None and not self.lost:
-                self.tell("nothing is recorded: the job ended before its ranks had found each other")
+                self.warn_once("nothing is recorded: the job ended before its ranks had found each other")
             self._end_early(error)
             return
         if self._world is None or self._world.rank != 0:
             return
         if 0 < self._number <= self._warmup_until:
             option = "warmup_steps=0" if self.finds_steps else "distprof.start(warmup_steps=0)"
-            self.tell(f"all {self._number} step(s) were warm-up: {option} measures them")
+            self.warn_once(f"all {self._number} step(s) were warm-up: {option} measures them")
         strategy, precision = self._describe(self._world.size)
         self._report(self.job.folder, error, strategy=strategy, precision=precision)
 
@@ -356,24 +358,25 @@ class OwnSession(Session):
         ends = self._process_ends
         held = delay_signals(process_ends=ends) if ends or error is not None else contextlib.nullcontext()
         boundary = ErrorBoundary(
-            "distprof: the report was not written", lambda line: say_aside(f"{line}; try: distprof report {folder}")
+            "distprof: the report was not written",
+            lambda line: print_to_stderr(f"{line}; try: distprof report {folder}"),
         )
         with boundary, held:
             from distprof.profiler.end_report import report_job  # a third of what a job would load at its start
 
-            told = report_job(
+            lines = report_job(
                 folder, self.completed_rows, strategy=strategy, precision=precision, early=error is not None
             )
-            for line in told if self._speaks else []:
-                say_aside(f"distprof: {line}")
+            for line in lines if self._speaks else []:
+                print_to_stderr(f"distprof: {line}")
 
 
-def _find_lonely_rank(world: World) -> int | None:
+def _read_lonely_rank(world: World) -> int | None:
     """The rank that a launcher has given to a process whose script has no process group. None: it is not alone so."""
     if world.size > 1 or dist.is_initialized():
         return None
     try:
-        told = read_identity()
+        identity = read_identity()
     except UsageError:
         return None
-    return told.rank if told.world_size > 1 else None
+    return identity.rank if identity.world_size > 1 else None

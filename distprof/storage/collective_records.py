@@ -134,7 +134,7 @@ class CollectiveLines:
         if len(seen.order) > MAX_COLLECTIVES:
             self._dropped[TOO_MANY] += 1
             return [], None
-        if step % find_stride(len(seen.order)):
+        if step % choose_stride(len(seen.order)):
             return [], None
         if seen.order not in self._orders and len(self._orders) >= MAX_ORDERS:
             self._dropped[TOO_UNSTEADY] += 1
@@ -146,7 +146,7 @@ class CollectiveLines:
             None if end is None else end - arrival for arrival, end in zip(seen.arrival_ns, seen.end_ns, strict=True)
         ]
         kept = [self._orders[seen.order], steps_ns, _shorten(lasted), _shorten(seen.exposed_ns)]
-        if seen.device is not None and step % find_stride(len(seen.order), timed=True) == 0:
+        if seen.device is not None and step % choose_stride(len(seen.order), timed=True) == 0:
             kept += _encode_device(seen.device)
         return first, kept
 
@@ -166,7 +166,7 @@ def describe_dropped(number: int, why: str) -> str:
     return f"the collectives of {number:,} step(s) were not kept: {why}"
 
 
-def find_stride(number: int, *, timed: bool = False) -> int:
+def choose_stride(number: int, *, timed: bool = False) -> int:
     """Every how many steps those with so many collectives are kept: a power of two, so that ranks with different
     numbers of collectives keep some steps in common.
 
@@ -315,7 +315,7 @@ class CollectiveReader:
                 arrival_ns, end_ns, exposed_ns, left_ns = np.stack([table for _, table in timed], axis=1)
                 found.append(
                     RankCollectives(
-                        order=self._orders[number], groups=self._find_groups(number),
+                        order=self._orders[number], groups=self._look_up_groups(number),
                         steps=np.array([step for step, _ in timed], dtype=np.int64), arrival_ns=arrival_ns,
                         end_ns=end_ns, exposed_ns=exposed_ns, left_ns=left_ns,
                     )
@@ -331,14 +331,14 @@ class CollectiveReader:
             whole = np.stack(tables, axis=1)
             found.append(
                 RankCollectives(
-                    order=self._orders[number], groups=self._find_groups(number),
+                    order=self._orders[number], groups=self._look_up_groups(number),
                     steps=np.array(self._steps[number], dtype=np.int64),
                     arrival_ns=whole[0], end_ns=whole[1], exposed_ns=whole[2],
                 )
             )  # fmt: skip
         return tuple(found)
 
-    def _find_groups(self, number: int) -> dict[int, GroupInfo]:
+    def _look_up_groups(self, number: int) -> dict[int, GroupInfo]:
         return {issue.group: self._groups[issue.group] for issue in self._orders[number]}
 
     def _read_issue(self, item: object) -> IssuedCollective | None:

@@ -106,7 +106,7 @@ def match_collectives(
     """
     found: list[Collectives] = []
     parted: list[_Divergence] = []
-    by_group = [[_find_columns(table) for table in own] for own in tables]
+    by_group = [[_group_columns(table) for table in own] for own in tables]
     for group in dict.fromkeys(info for own in tables for table in own for info in table.groups.values()):
         inside = None if group.ranks is None else frozenset(group.ranks)
         members = [index for index, rank in enumerate(ranks) if tables[index] and (inside is None or rank in inside)]
@@ -116,7 +116,7 @@ def match_collectives(
             [(table, columns.get(group, [])) for table, columns in zip(tables[index], by_group[index], strict=True)]
             for index in members
         ]
-        sized = all(_tell_sizes(table, columns) for pairs in own for table, columns in pairs)
+        sized = all(_has_known_sizes(table, columns) for pairs in own for table, columns in pairs)
         parts = [[_cut(table, columns, sized=sized) for table, columns in pairs] for pairs in own]
         common = functools.reduce(np.intersect1d, (_steps(own) for own in parts), axis)
         shapes: dict[Shape, int] = {}
@@ -142,7 +142,7 @@ def _steps(parts: Iterable[_GroupPart]) -> IntArray:
     return np.concatenate(steps) if steps else np.empty(0, dtype=np.int64)
 
 
-def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
+def _group_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
     """The table's collectives by group, as columns."""
     by_code: dict[int, list[int]] = {}
     for column, issue in enumerate(table.order):
@@ -153,7 +153,7 @@ def _find_columns(table: RankCollectives) -> dict[GroupInfo, list[int]]:
     return {group: sorted(columns) for group, columns in found.items()}
 
 
-def _tell_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
+def _has_known_sizes(table: RankCollectives, columns: Sequence[int]) -> bool:
     """Whether the sizes of all these collectives are known, as far as they are equal on all ranks."""
     issues = [table.order[column] for column in columns]
     return all(issue.size_bytes is not None for issue in issues if issue.kind not in UNEVEN_KINDS)
@@ -195,13 +195,13 @@ def _tabulate(
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
     return Collectives(
         group=name, ranks=np.array(members, dtype=np.int64), size=size,
-        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_find_largest, sizes)),
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_largest_known, sizes)),
         steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
         left_ns=tables[3] if apart else None,
     )  # fmt: skip
 
 
-def _find_largest(sizes_bytes: Sequence[int | None]) -> int | None:
+def _largest_known(sizes_bytes: Sequence[int | None]) -> int | None:
     known = [size for size in sizes_bytes if size is not None]
     return max(known) if len(known) == len(sizes_bytes) else None
 

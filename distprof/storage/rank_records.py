@@ -113,7 +113,7 @@ def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
     return text, stand if possible else None
 
 
-def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
+def mark_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
     """Which rows are valid steps, ``[num_rows]``; checks all at once, since there may be millions."""
     lengths = rows[:, _LENGTHS]
     possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _MOMENTS] < 0).any(axis=1)
@@ -121,10 +121,10 @@ def find_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
     possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
     known = np.nan_to_num(rows)
     for clock in Clock:
-        room_ns = find_room(np.nan_to_num(rows[:, _STEP[clock]], nan=np.inf))
+        room_ns = max_plausible_total(np.nan_to_num(rows[:, _STEP[clock]], nan=np.inf))
         for parts in (_PHASES[clock], _EXPOSED[clock], _COMMUNICATION[clock] + _WAITS[clock]):
             possible &= ~(known[:, parts].sum(axis=1) > room_ns)
-        possible &= ~(known[:, _WAITS[clock]] > find_room(known[:, _OWN[clock]]) + SLACK_NS).any(axis=1)
+        possible &= ~(known[:, _WAITS[clock]] > max_plausible_total(known[:, _OWN[clock]]) + SLACK_NS).any(axis=1)
     return _fit_between(known, possible)
 
 
@@ -141,13 +141,13 @@ def _fit_between(known: FloatArray, possible: npt.NDArray[np.bool_]) -> npt.NDAr
     follows = known[after, _NUMBER] == known[before, _NUMBER] + 1
     between_ns = known[after, _BEGIN] - known[before, _BEGIN] - known[before, _STEP[Clock.HOST]]
     parts_ns = np.maximum(known[after][:, _BETWEEN_OWN].sum(axis=1), known[after, _BETWEEN_AFTER])
-    too_long = parts_ns + known[after, _BETWEEN_WAIT] > find_room(np.maximum(between_ns, 0))
+    too_long = parts_ns + known[after, _BETWEEN_WAIT] > max_plausible_total(np.maximum(between_ns, 0))
     fitting = possible.copy()
     fitting[after[follows & too_long]] = False
     return fitting
 
 
-def find_room(whole_ns: T) -> T:
+def max_plausible_total(whole_ns: T) -> T:
     """The longest plausible total duration of a whole's parts."""
     return whole_ns * (1 + SLACK_RATIO)
 
@@ -173,7 +173,7 @@ def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | 
     if type(begin_ns) is not int or not 0 <= begin_ns < MAX_TIME_NS - 1 or not are_whole(durations):
         return None
     step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
-    if total_ns > find_room(step_ns):
+    if total_ns > max_plausible_total(step_ns):
         return None
     return Segments(begin_ns=begin_ns, codes=phases, durations_ns=tuple(durations), truncated=total_ns != step_ns)
 

@@ -22,7 +22,7 @@ from distprof.errors import DataError
 from distprof.facts.run import COLUMN
 from distprof.storage.record_lines import decode_line
 from distprof.storage.safe_open import open_file
-from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, RankStream, find_part, read_part
+from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, RankStream, parse_part, read_part
 
 _EARLIER, _NEXT = ".earlier.jsonl", ".next.jsonl"
 TRIES = 20
@@ -108,7 +108,7 @@ def _open_both(path: Path, inside: int | None, stack: contextlib.ExitStack) -> l
 def _read_number(file: BinaryIO) -> int:
     header = decode_line(file.readline(MAX_LINE_BYTES))
     file.seek(0)
-    return find_part(header or {})[0]
+    return parse_part(header or {})[0]
 
 
 def join_parts(parts: Sequence[Part]) -> RankStream:

@@ -239,7 +239,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     )
     collectives, parted = match([stream.collectives for stream in streams])
     on_device, _ = match([stream.device_collectives for stream in streams], clock=Clock.DEVICE)  # they part there too
-    warnings = [*warnings, *left_out, *parted, *_find_silent(streams)]
+    warnings = [*warnings, *left_out, *parted, *_warn_of_silent(streams)]
     return Run(
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
         device_collectives=on_device,
@@ -283,7 +283,7 @@ def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
     return replace(run, ranks=tuple(infos))
 
 
-def _find_silent(streams: list[RankStream]) -> list[str]:
+def _warn_of_silent(streams: list[RankStream]) -> list[str]:
     """A warning about ranks that issued collectives but recorded none individually, although others did."""
     columns = [COLUMN[f"{kind}_count"] for kind in KINDS]
     silent = [

@@ -17,7 +17,14 @@ from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInf
 from distprof.facts.stand import Stand
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
 from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
-from distprof.storage.rank_records import Fields, decode_segments, find_possible, find_room, read_fields, read_state
+from distprof.storage.rank_records import (
+    Fields,
+    decode_segments,
+    mark_possible,
+    max_plausible_total,
+    read_fields,
+    read_state,
+)
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
@@ -78,11 +85,11 @@ def read_part(path: Path, file: BinaryIO) -> RankStream:
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
         device_collectives=found.collectives.finish_device(), rows=rows, warnings=found.warn(path.name),
-        part=find_part(found.header)[0], rows_before=find_part(found.header)[1],
+        part=parse_part(found.header)[0], rows_before=parse_part(found.header)[1],
     )  # fmt: skip
 
 
-def find_part(header: Mapping[str, Any]) -> tuple[int, int]:
+def parse_part(header: Mapping[str, Any]) -> tuple[int, int]:
     """Which of the rank's files a header begins, and how many rows are in those before it."""
     place = header.get("part", 0), header.get("rows_before", 0)
     return place if all(is_whole(number, MAX_EXACT) for number in place) else (0, 0)
@@ -150,8 +157,10 @@ class _Found:
         if kept is not None:
             self.segments[step] = kept
         collectives = record.get("collectives")
-        begin_ns, room_ns = row[COLUMN["begin_host_ns"]], find_room(float(row[COLUMN["step_host_ns"]]))
-        on_device = DeviceStep(float(row[COLUMN["begin_device_ns"]]), find_room(float(row[COLUMN["step_device_ns"]])))
+        begin_ns, room_ns = row[COLUMN["begin_host_ns"]], max_plausible_total(float(row[COLUMN["step_host_ns"]]))
+        on_device = DeviceStep(
+            float(row[COLUMN["begin_device_ns"]]), max_plausible_total(float(row[COLUMN["step_device_ns"]]))
+        )
         if collectives is not None and not self.collectives.read_step(step, begin_ns, room_ns, collectives, on_device):
             self._unmatched += 1
         return True
@@ -162,7 +171,7 @@ class _Found:
         if not self._rows:
             return np.empty((0, ROW_WIDTH))
         rows = np.stack([row for row, _ in self._rows.values()])
-        possible = find_possible(rows)
+        possible = mark_possible(rows)
         lost = [step for step, kept in zip(self._rows, possible.tolist(), strict=True) if not kept]
         self.damaged = sorted([*self.damaged, *(self._rows[step][1] for step in lost)])
         for step in lost:

@@ -24,7 +24,7 @@ def is_sweep(path: Path) -> bool:
     return (path / FILE).is_file()
 
 
-def find_job_folder(folder: Path, number: int) -> str:
+def choose_job_folder(folder: Path, number: int) -> str:
     """A name for the run folder of a job, relative to the sweep's, that does not exist yet."""
     name, attempt = f"jobs/{number:03d}", 1
     while (folder / name).exists() or (folder / f"{name}.log").exists():

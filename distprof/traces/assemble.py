@@ -44,7 +44,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     require_one_job([item.claim for item in traced])
     placed = place_ranks(_distrust_names(traced))
     ranks, own = list(placed), _shift(list(placed.values()))
-    world_size = _find_world(own, ranks)
+    world_size = _infer_world_size(own, ranks)
     axis, rows, left_out = align_rows([item.rows for item in own])
     numbered = line_up_by_number(ranks, [item.collectives for item in own])
     collectives, parted = match_collectives(ranks, numbered.tables, axis.astype(np.int64), world_size=world_size)
@@ -52,7 +52,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     collectives = tuple(dataclasses.replace(table, by_number=table.group in by_number) for table in collectives)
     readings = align_clocks(ranks, [item.head.host for item in own], collectives)
     if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
-        parted = (*parted, _say_incomparable(strangers, ranks[0]))
+        parted = (*parted, _describe_incomparable(strangers, ranks[0]))
     return Run(
         meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
         warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *numbered.warnings, *parted),
@@ -138,7 +138,7 @@ def _require_world(run: Run, traced: Sequence[TracedRank]) -> None:
             )
 
 
-def _find_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
+def _infer_world_size(own: Sequence[TracedRank], ranks: Sequence[int]) -> int:
     """The world size that the files state, unless it was only counted; else the number of ranks found. A rank taken
     from a file name does not imply that lower ranks exist."""
     said = [item.head.world_size or 0 for item in own if says_world(item.claim)]
@@ -150,7 +150,7 @@ def _doubt_world(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[str]:
     """A warning when no file says how many ranks the job had, and it matters."""
     if any(says_world(item.claim) for item in own) or not (len(ranks) > 1 or ranks[0] or own[0].collectives):
         return []
-    if (found := _find_world(own, ranks)) > len(ranks):
+    if (found := _infer_world_size(own, ranks)) > len(ranks):
         return [f"no file says how many ranks the job had: {found:,} or more, since rank {ranks[-1]} is there"]
     there = "the rank found is" if len(ranks) == 1 else f"the {len(ranks):,} ranks found are"
     return [f"no file says how many ranks the job had: {there} assumed to be all of them"]
@@ -168,7 +168,7 @@ def _compare_devices(own: Sequence[TracedRank], ranks: Sequence[int]) -> list[st
     return [f"ranks ran on different devices: {'; '.join(parts[:4])}{'; ...' if len(parts) > 4 else ''}"]
 
 
-def _say_incomparable(strangers: Sequence[int], first: int) -> str:
+def _describe_incomparable(strangers: Sequence[int], first: int) -> str:
     return (
         f"the clocks of {name_ranks(strangers, most=8)} and of rank {first} cannot be compared: too few collectives "
         "that both leave together, so waiting between them is not measured"
@@ -207,11 +207,11 @@ def _describe_rank(rank: int, item: TracedRank) -> RankInfo:
         device=item.device_type,
         snapshot=DeviceSnapshot(name=name, memory_total_bytes=head.device_memory_bytes) if name else None,
         peak=Peak(flops_per_s=None, source="a trace does not show how much arithmetic a step does"),
-        source="trace", notes=(_say_rank_source(head), *item.notes),
+        source="trace", notes=(_describe_rank_source(head), *item.notes),
     )  # fmt: skip
 
 
-def _find_device_type(own: Sequence[TracedRank]) -> str | None:
+def _infer_device_type(own: Sequence[TracedRank]) -> str | None:
     """What the job ran on. None: not known of some rank, and of no other either that it is a device."""
     kinds = [item.device_type for item in own]
     devices = [kind for kind in kinds if kind not in (None, "cpu")]
@@ -228,7 +228,7 @@ def list_dark(traced: Sequence[TracedRank]) -> list[str]:
     ]
 
 
-def _say_rank_source(head: TraceHead) -> str:
+def _describe_rank_source(head: TraceHead) -> str:
     if head.rank is None:
         return "the file names no rank: numbered in the order of the files"
     if head.rank_source == BY_ORDER:
@@ -249,7 +249,7 @@ def _describe_job(own: Sequence[TracedRank], world_size: int, readings: Sequence
         run_id=hashlib.sha256(who.encode()).hexdigest()[:16],
         name=name, started_utc=started, world_size=world_size,
         backend=next((head.backend for head in heads if head.backend), None),
-        device_type=_find_device_type(own),
+        device_type=_infer_device_type(own),
         strategy=None, precision=None, work=None, versions={}, git=None, config={},
         notes=(f"read from {files:,} {' and '.join(tools)} file{'s' if files > 1 else ''}",),
         clock_readings=tuple(readings),

@@ -23,7 +23,7 @@ _CODES = ("name", "domain", "group", "collective")
 Table = TypeVar("Table", Activities, Calls, Operators, Ranges)
 
 
-def find_cycles(traced: Sequence[TracedRank]) -> list[list[int]]:
+def group_cycles(traced: Sequence[TracedRank]) -> list[list[int]]:
     """Which of these are the cycles of one process, by index and in the order of time; processes with one are left out.
 
     They have one process number and rank, none begins before the one before it has ended, and their steps go on

@@ -16,17 +16,17 @@ from distprof.errors import DataError
 from distprof.facts.run import Run
 from distprof.facts.trace import Trace
 from distprof.traces.assemble import assemble_run, attach_traces, list_dark
-from distprof.traces.join_cycles import find_cycles, join_cycles
+from distprof.traces.join_cycles import group_cycles, join_cycles
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.one_job import require_after
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from distprof.traces.sources import (
     Source,
-    find_sources,
-    find_windows,
     format_unreadable,
     list_called,
+    list_sources,
+    list_window_traces,
     raise_nothing_readable,
 )
 
@@ -48,7 +48,7 @@ def read_paths(paths: Sequence[Path], names: NameMap, on_progress: Progress = _s
     Raises:
         DataError: Nothing is readable, or the inputs belong to different jobs.
     """
-    sources, unread = find_sources(paths)
+    sources, unread = list_sources(paths)
     folders = [source.path for source in sources if source.kind == "run"]
     if len(folders) > 1:
         raise DataError(f"{folders[0]} and {folders[1]}: two runs: pass one run folder, and traces of the same job")
@@ -79,7 +79,7 @@ def load_run(
     run = read_run(folder)
     own: list[TracedRank] = []
     try:
-        sources, damaged = find_windows(folder)
+        sources, damaged = list_window_traces(folder)
         own, failed = reduce_all(sources, names, on_progress) if sources else ([], [])
         damaged += failed
         run = attach_traces(run, own) if own and not beside else run
@@ -102,7 +102,7 @@ def load_run(
 def _join_all_cycles(traced: list[TracedRank], names: NameMap) -> list[TracedRank]:
     """Reads again, as one, what single processes wrote one after another."""
     kept = dict(enumerate(traced))
-    for indexes in find_cycles(traced):
+    for indexes in group_cycles(traced):
         parts = [kept.pop(index) for index in indexes]
         kept[indexes[0]] = trace_rank(join_cycles([read_kineto(Path(part.head.path)) for part in parts]), names)
     return [kept[index] for index in sorted(kept)]

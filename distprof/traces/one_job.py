@@ -54,10 +54,10 @@ class Claim:
 
 def read_claim(trace: Trace) -> Claim:
     """What the trace says about its job."""
-    return Claim(head=trace.head, extent_ns=_find_extent(trace), vendor=_find_vendor(trace))
+    return Claim(head=trace.head, extent_ns=_compute_extent(trace), vendor=_infer_vendor(trace))
 
 
-def _find_extent(trace: Trace) -> tuple[int, int] | None:
+def _compute_extent(trace: Trace) -> tuple[int, int] | None:
     tables = [table for table in (trace.gpu, trace.calls, trace.ops, trace.ranges) if len(table.begin_ns)]
     if not tables:
         return None
@@ -67,7 +67,7 @@ def _find_extent(trace: Trace) -> tuple[int, int] | None:
     return (begin_ns, end_ns) if begin_ns > UNIX_NS else None
 
 
-def _find_vendor(trace: Trace) -> str | None:
+def _infer_vendor(trace: Trace) -> str | None:
     """From the device's name, else from the runtime that was called."""
     for vendor, pattern in _VENDORS.items():
         if trace.head.device_name and pattern.search(trace.head.device_name):
@@ -77,9 +77,9 @@ def _find_vendor(trace: Trace) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def find_device_type(trace: Trace) -> str | None:
+def infer_device_type(trace: Trace) -> str | None:
     """What the process ran on, as PyTorch calls it; "cpu" if nothing in the file speaks of a device. None: unknown."""
-    head, vendor = trace.head, _find_vendor(trace)
+    head, vendor = trace.head, _infer_vendor(trace)
     if vendor is not None:
         return _DEVICE_TYPES[vendor]
     used = bool(len(trace.gpu.begin_ns))
@@ -128,7 +128,7 @@ def require_after(started_utc: str | None, claims: Sequence[Claim]) -> None:
         return  # the run does not say when it began
     for claim in claims:
         if claim.extent_ns is not None and claim.extent_ns[1] < started_ns - MAX_APART_NS:
-            when = f"ends {_say_time(claim.extent_ns[1])}, but the run started {_say_time(int(started_ns))}"
+            when = f"ends {_format_time(claim.extent_ns[1])}, but the run started {_format_time(int(started_ns))}"
             raise DataError(f"{claim.head.path} {when}: different jobs: pass traces of this run")
 
 
@@ -166,19 +166,19 @@ def _compare_times(claims: Sequence[Claim]) -> Iterator[str]:
     for (begin_ns, end_ns), path, named in timed[1:]:
         unnamed = not (named and last_named)
         if begin_ns - reached_ns > (MAX_APART_UNNAMED_NS if unnamed else MAX_APART_NS):
-            later = f"{_say_long(begin_ns - reached_ns)} later, {_say_time(begin_ns)}"
+            later = f"{_format_duration(begin_ns - reached_ns)} later, {_format_time(begin_ns)}"
             why = ", and not both name their rank" if unnamed else ""
-            yield f"{last} ends {_say_time(reached_ns)}, {path} begins {later}{why}"
+            yield f"{last} ends {_format_time(reached_ns)}, {path} begins {later}{why}"
             return
         if end_ns > reached_ns:
             reached_ns, last, last_named = end_ns, path, named
 
 
-def _say_time(time_ns: int) -> str:
+def _format_time(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _say_long(long_ns: int) -> str:
+def _format_duration(long_ns: int) -> str:
     unit_ns, name = next((item for item in _LONG if long_ns >= 2 * item[0]), _LONG[-1])
     return f"{long_ns / unit_ns:,.0f} {name}"
 

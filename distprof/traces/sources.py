@@ -34,7 +34,7 @@ class Source:
     """Size of the file; 0 for a run folder."""
 
 
-def find_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
+def list_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
     """All inputs, each once, in the order of the paths and by name within a folder; and what cannot be read, with the
     reason for each.
 
@@ -72,7 +72,7 @@ def raise_nothing_readable(unread: Sequence[str]) -> NoReturn:
     raise DataError(f"{unread[0]}{more}")
 
 
-def find_windows(folder: Path) -> tuple[list[Source], list[str]]:
+def list_window_traces(folder: Path) -> tuple[list[Source], list[str]]:
     """The traces of a run's latest kernel window, if any ran; and those that cannot be read.
 
     Windows that were asked for while the job ran lie in folders of their own, by step; the last of them is taken.
@@ -119,7 +119,7 @@ def _scan(folder: Path) -> tuple[list[Source], list[str]]:
     for path in files:
         try:
             source = _sniff(path)
-            damage = _find_damage(path) if source is None else None
+            damage = _describe_damage(path) if source is None else None
         except OSError as error:
             source, damage = None, format_unreadable(path, error)
         found += [] if source is None else [source]
@@ -131,14 +131,14 @@ def _scan(folder: Path) -> tuple[list[Source], list[str]]:
     return kept, unread
 
 
-def _find_damage(path: Path) -> str | None:
+def _describe_damage(path: Path) -> str | None:
     """Why a file named like a trace is damaged. None: it may well be something else.
 
     Other JSON files may lie beside traces. But a file whose name promises JSON or a database, and whose content is
     neither, is taken for a trace that was truncated or never written.
     """
     if _is_named_like_text(path):
-        reason = _find_text_damage(path)
+        reason = _describe_text_damage(path)
     else:
         reason = "not a database" if path.suffix == ".sqlite" else None
     return None if reason is None else f"{path}: {reason}: damaged or truncated"
@@ -148,7 +148,7 @@ def _is_named_like_text(path: Path) -> bool:
     return path.name.endswith((".json", ".json.gz"))
 
 
-def _find_text_damage(path: Path) -> str | None:
+def _describe_text_damage(path: Path) -> str | None:
     try:
         text = JsonText(path, USUAL_LIMITS)
         try:

@@ -50,11 +50,11 @@ class JobReporter:
         try:
             write_whole(folder / "config.yaml", to_yaml(meta.config))
         except OSError as error:
-            self.say(f"distprof: config.yaml could not be written ({error.strerror}); run.json holds the same")
-        self.say(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
+            self.print_line(f"distprof: config.yaml could not be written ({error.strerror}); run.json holds the same")
+        self.print_line(f"distprof: {meta.world_size} rank(s), {meta.strategy}, {meta.backend}: {folder}")
         if isinstance(self._config.logger, WandbConfig):
             logger = self._config.logger
-            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, say=self.say, ranks=ranks)
+            self._wandb = WandbThread(meta=meta, config=logger, folder=folder, print_line=self.print_line, ranks=ranks)
             self._wandb.start()
         total = self._config.train.warmup_steps + self._config.train.steps + self._config.profile.window_steps
         self._progress = StepProgress(self._console, total)
@@ -63,11 +63,11 @@ class JobReporter:
     def show(self, rows: FloatArray) -> None:
         """Takes new whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
         if self._wandb is not None:
-            self._wandb.tell(rows)
+            self._wandb.enqueue(rows)
         if self._progress is not None:
             self._progress.show(rows)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """One line for the user."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -93,7 +93,7 @@ class JobReporter:
                 add_note(folder, missed)
                 run, report, written = write_report(folder, completed_rows)
         if written.problem is not None:
-            self.say(f"distprof: {written.problem}")
+            self.print_line(f"distprof: {written.problem}")
         place = str(folder) if written.names else None
         render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
@@ -139,12 +139,12 @@ def run_job(
             name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
             hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes,
         ),
-        _place_window(config), timeout_s=config.group_timeout_s, say=reporter.say, host=HostOptions(
+        _place_window(config), timeout_s=config.group_timeout_s, print_line=reporter.print_line, host=HostOptions(
             arguments=arguments, on_start=reporter.start, signals=signals,
             predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),
     )  # fmt: skip
-    session = Session(start, say=reporter.say)
+    session = Session(start, print_line=reporter.print_line)
     session.begin()
     folder = session.folder
     assert folder is not None
@@ -157,7 +157,7 @@ def run_job(
             signals.wait_if_ending()
         if world.rank == 0:
             reporter.stop()
-            reporter.say(f"distprof: stopped early; what was recorded: distprof report {folder}")
+            reporter.print_line(f"distprof: stopped early; what was recorded: distprof report {folder}")
         raise
     reporter.stop()
     return reporter.report(folder, session.completed_rows) if world.rank == 0 else EXIT_OK
@@ -170,7 +170,7 @@ def _train(config: Config, world: World, session: Session, batches: Iterator[Bat
     train(
         config.train, strategy=strategy, batches=batches, profiler=session,
         inject=make_injection(
-            config.inject, world.rank, _find_module(config, strategy.model), device=world.device
+            config.inject, world.rank, _look_up_module(config, strategy.model), device=world.device
         ),
         device=world.device, window_steps=config.profile.window_steps,
     )  # fmt: skip
@@ -182,14 +182,14 @@ def _require_module(config: Config) -> None:
         return
     with torch.device("meta"):
         model = Transformer(config.train.model)
-    if _find_module(config, model) is None or not wanted:
+    if _look_up_module(config, model) is None or not wanted:
         names = [item.name for item in list_modules(model)]
         close = difflib.get_close_matches(wanted, names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[1:4])}, ..."
         raise UsageError(f"inject.module={wanted}: the model has no module of this name; {hint}")
 
 
-def _find_module(config: Config, model: nn.Module) -> nn.Module | None:
+def _look_up_module(config: Config, model: nn.Module) -> nn.Module | None:
     return next((item.module for item in list_modules(model) if item.name == config.inject.module), None)
 
 

@@ -10,7 +10,7 @@ from distprof.analyze.causes.find_causes import begin, list_candidates
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Finder, Unexplained
 from distprof.analyze.replay.replay import replay
-from distprof.analyze.stats.measured_steps import find_measured_steps
+from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.run import OWN_PHASES, Clock, FloatArray
 from tests.factories import MS, make_run
 
@@ -49,7 +49,7 @@ def make_cycles(phase_ns: FloatArray, *, first_step: int = 1) -> SyncCycles:
 
 def leave_all(cycles: SyncCycles) -> Unexplained:
     """What finders of these cycles begin with, of a job of which nothing else is known."""
-    return begin(find_measured_steps(make_run(num_ranks=len(cycles.positions), num_steps=2)), cycles)
+    return begin(choose_measured_steps(make_run(num_ranks=len(cycles.positions), num_steps=2)), cycles)
 
 
 def detect(cycles: SyncCycles, *finders: Finder) -> list[CandidateCause]:

@@ -11,10 +11,10 @@ from benchmarks.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.clocks.clocks import map_clocks
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.replay.replay import replay
-from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
 from distprof.analyze.summary.waits import measure_waits
 from distprof.facts.run import Clock, Collectives, FloatArray, Phase, Run
 
@@ -42,8 +42,8 @@ def draw_job(draws: np.random.Generator) -> SimulatedJob:
 
 
 def prepare(run: Run) -> SyncCycles:
-    measured_steps = find_measured_steps(run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    measured_steps = choose_measured_steps(run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     return cycles
 
@@ -95,7 +95,7 @@ def test_hundreds_of_simulated_jobs_are_seen_as_they_were(batch: int) -> None:
         require_close("exposed", cycles.blocked_ns.sum(axis=2), made.truth.exposed_ns[:, at])
         require_close("cycle", cycles.cycle_ns, step_ns)
         require_close("replay", replay(cycles), step_ns)
-        measured_steps = find_measured_steps(made.run)
+        measured_steps = choose_measured_steps(made.run)
         if seed % (4 * NUM_BATCHES) < NUM_BATCHES:  # a quarter of them
             require_causes(made, measured_steps, cycles, seed)
         changes = {

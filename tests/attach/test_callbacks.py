@@ -81,7 +81,7 @@ def test_a_loop_whose_session_fails_goes_on() -> None:
     class Broken:
         open = property(lambda self: 1 / 0)
 
-        def tell(self, text: str) -> None:
+        def warn_once(self, text: str) -> None:
             told.append(text)
 
     loop = FrameworkLoop(Broken())  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ SEARCH, RECORDER, WATCH, OPTIMIZERS = (
 )  # fmt: skip
 EVERYWHERE = (
     *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__") and name != "listening"),
-    *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "find_code", "ends_on_device")),
+    *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "look_up_code", "ends_on_device")),
     *(f"record.gather.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
     *(f"{SEARCH}.{name}" for name in ("begin_forward", "end_optimizer", "change_mode", "begin_save", "finish")),
     "profiler.rank.overhead_budget:ShadowPlan.is_shadow", "analyze.make_report:analyze",

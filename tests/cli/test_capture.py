@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.cli.capture.command import Ranks, find_runs_dir, make_command, read_ranks, read_request
+from distprof.cli.capture.command import Ranks, make_command, read_ranks, read_request, read_runs_dir
 from distprof.cli.capture.job import judge, make_folder, require_nsys
 from distprof.errors import DataError, UsageError
 from distprof.traces.nsys.nsys_tool import Nsys, export_sqlite, find_nsys, read_numbers
@@ -206,7 +206,7 @@ def test_without_options_the_dashes_may_be_left_out() -> None:
 
 def test_a_run_folder_that_is_named_is_left_alone() -> None:
     assert run_profile("--", "run_dir=mine")[-1] == "run_dir=mine"
-    assert find_runs_dir(["runs_dir=a", "runs_dir='b c'", "name=x"]) == "b c" and find_runs_dir([]) == "runs"
+    assert read_runs_dir(["runs_dir=a", "runs_dir='b c'", "name=x"]) == "b c" and read_runs_dir([]) == "runs"
 
 
 def test_ranks_come_from_the_environment_else_from_the_gpus() -> None:

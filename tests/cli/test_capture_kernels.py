@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distprof.cli.capture import job
-from distprof.cli.capture.command import find_run_dir, read_request
+from distprof.cli.capture.command import read_request, read_run_dir
 from distprof.cli.capture.job import require_kernels, runs_on_gpu
 from distprof.errors import DataError
 from distprof.storage.run_folder import write_meta
@@ -72,7 +72,7 @@ def test_whether_the_job_ran_on_gpus_is_read_from_its_run_folder_else_from_the_m
     for device_type in ("cpu", "cuda"):
         (tmp_path / device_type).mkdir()
         write_meta(tmp_path / device_type, make_meta(device_type=device_type))
-        assert runs_on_gpu(find_run_dir([f"run_dir='{tmp_path / device_type}'"], tmp_path), on_cpu=False) == (
+        assert runs_on_gpu(read_run_dir([f"run_dir='{tmp_path / device_type}'"], tmp_path), on_cpu=False) == (
             device_type == "cuda"
         )
 

@@ -22,8 +22,8 @@ from distprof.cli.capture.environment import (
     clean_environment,
     describe,
     find_neighbours,
-    find_wall,
     mask_secrets,
+    probe_isolation,
     refuse_secrets,
 )
 from distprof.errors import UsageError
@@ -51,7 +51,7 @@ def test_neighbours_with_secrets_are_found(tmp_path: Path) -> None:
 
 
 def test_behind_the_wall_no_neighbour_is_seen() -> None:
-    if (wall := find_wall()) is None:
+    if (wall := probe_isolation()) is None:
         pytest.skip("no process namespaces here: neither root nor user namespaces allowed")
     done = subprocess.run(
         [*wall, "/bin/sh", "-c", "cat /proc/[0-9]*/comm; exit 7"], capture_output=True, text=True, check=False,
@@ -66,7 +66,7 @@ def test_neighbours_are_walled_off_or_refused_or_accepted(
     wall: list[str] | None, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "find_neighbours", lambda: [Neighbour(pid=1, name="init", variables=("HF_TOKEN",))])
-    monkeypatch.setattr(job, "find_wall", lambda: wall)
+    monkeypatch.setattr(job, "probe_isolation", lambda: wall)
     request = read_request([*(["--keep-secrets"] if keep else []), "--", "x=1"])
     if wall is None and not keep:
         with pytest.raises(UsageError, match=r"init \(pid 1\): HF_TOKEN"):

@@ -303,5 +303,5 @@ def test_this_machine_is_examined_without_torch(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    facts = dataclasses.replace(HEALTHY, runs_dir_problem=probe._find_folder(tmp_path / "runs")[1])
+    facts = dataclasses.replace(HEALTHY, runs_dir_problem=probe._locate_folder(tmp_path / "runs")[1])
     assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from distprof.cli.parser import run_verb
 from distprof.cli.sweep import command
-from distprof.cli.sweep.command import continue_sweep, find_settings, run_sweep
+from distprof.cli.sweep.command import continue_sweep, list_settings, run_sweep
 from distprof.cli.sweep.report import read_sweep_report
 from distprof.config.compose import compose, read_request
 from distprof.config.schema import WandbConfig
@@ -86,7 +86,9 @@ def test_ranks_may_be_swept_and_a_sweep_without_any_job_is_no_success() -> None:
 
 def test_a_sweep_is_compared_in_wandb_once_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[SweepReport, WandbConfig, Path]] = []
-    monkeypatch.setattr(command, "log_sweep", lambda report, config, folder, say: told.append((report, config, folder)))
+    monkeypatch.setattr(
+        command, "log_sweep", lambda report, config, folder, print_line: told.append((report, config, folder))
+    )
     assert sweep("seed=1,2", "logger=wandb", "logger.mode=offline", script='case "$*" in *=2*) exit 1 ;; esac') == 3
     ((report, config, folder),) = told
     assert [row.status for row in report.rows] == ["completed", "failed"] and folder == Path("swept")
@@ -111,7 +113,7 @@ def test_a_sweep_names_the_folders_of_its_jobs_itself() -> None:
 
 def test_settings_are_what_differs_between_jobs() -> None:
     jobs = [["train=a", "+x.y='1, 2'", "seed=1"], ["train=b", "+x.y=3", "seed=1"]]
-    assert find_settings(jobs) == [{"train": "a", "x.y": "1, 2"}, {"train": "b", "x.y": "3"}]
+    assert list_settings(jobs) == [{"train": "a", "x.y": "1, 2"}, {"train": "b", "x.y": "3"}]
 
 
 def test_the_grid_of_the_reference_has_24_jobs() -> None:

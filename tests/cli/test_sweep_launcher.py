@@ -58,7 +58,7 @@ def launch(tmp_path: Path, wishes: list[str], **changes: Any) -> tuple[TorchrunL
     values: dict[str, Any] = {
         "sweep": sweep, "folder": tmp_path, "timeouts_s": [0.2 if wish == "hang" else 60.0 for wish in wishes],
         "under_nsys": [False] * 9,
-        "flags": ["--config-name", "mine"], "secrets": ["hush-hush"], "say": shown.append,
+        "flags": ["--config-name", "mine"], "secrets": ["hush-hush"], "print_line": shown.append,
         "torchrun": ("/bin/sh", str(tmp_path / "torchrun")), **changes,
     }  # fmt: skip
     return TorchrunLauncher(**values), shown

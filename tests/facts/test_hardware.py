@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distprof.facts.hardware import DEVICES, find_peak
+from distprof.facts.hardware import DEVICES, look_up_peak
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from distprof.facts.hardware import DEVICES, find_peak
     ],
 )
 def test_names_as_drivers_report_them(name: str, precision: str, tera: float) -> None:
-    peak = find_peak(name, precision)
+    peak = look_up_peak(name, precision)
     assert peak.flops_per_s == pytest.approx(tera * 1e12)
     assert precision in peak.source and ("NVIDIA" in peak.source or "AMD" in peak.source)
 
@@ -55,19 +55,19 @@ def test_names_as_drivers_report_them(name: str, precision: str, tera: float) ->
     ],
 )  # fmt: skip
 def test_an_unknown_card_has_no_peak_and_a_remedy(name: str) -> None:
-    peak = find_peak(name, "bf16")
+    peak = look_up_peak(name, "bf16")
     assert peak.flops_per_s is None
     assert "not in the table" in peak.source and "hardware.peak=" in peak.source
 
 
 @pytest.mark.parametrize(("name", "precision"), [("Tesla V100-SXM2-16GB", "tf32"), ("Tesla T4", "bf16")])
 def test_a_precision_the_card_lacks_has_no_peak(name: str, precision: str) -> None:
-    peak = find_peak(name, precision)
+    peak = look_up_peak(name, precision)
     assert peak.flops_per_s is None and f"no {precision} units" in peak.source
 
 
 def test_a_slice_of_a_card_is_not_the_card() -> None:
-    assert find_peak("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16").flops_per_s is None
+    assert look_up_peak("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16").flops_per_s is None
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.pattern)

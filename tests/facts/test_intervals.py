@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import distprof
 from distprof.facts.intervals import (
     Intervals,
-    find_inside,
     intersect,
     join,
+    locate_windows,
     measure,
     measure_before,
     measure_union,
@@ -58,7 +58,7 @@ def test_by_hand() -> None:
     assert list_pairs(join(work, other)) == [(0, 40)]
     assert measure_before(np.array([-5, 0, 7, 15, 20, 31, 99]), work).tolist() == [0, 0, 7, 15, 15, 16, 25]
     assert measure_within(work, columns([(0, 5), (5, 31), (15, 30), (90, 99)])).tolist() == [5, 11, 0, 0]
-    assert find_inside(np.array([-1, 0, 14, 15, 29, 30, 40]), work).tolist() == [-1, 0, 0, -1, -1, 1, -1]
+    assert locate_windows(np.array([-1, 0, 14, 15, 29, 30, 40]), work).tolist() == [-1, 0, 0, -1, -1, 1, -1]
 
 
 @given(st.lists(st.lists(PAIR, min_size=3, max_size=3), min_size=1, max_size=4))
@@ -99,7 +99,7 @@ def test_cover_of_any_windows(work: list[tuple[int, int]], windows: list[tuple[i
     windows = [(min(pair), max(pair)) for pair in windows]
     union, truth = unite(*columns(work)), spread(work)
     assert measure_within(union, columns(windows)).tolist() == [len(truth & {*range(*pair)}) for pair in windows]
-    assert (find_inside(np.array(times, dtype=np.int64), union) >= 0).tolist() == [time in truth for time in times]
+    assert (locate_windows(np.array(times, dtype=np.int64), union) >= 0).tolist() == [time in truth for time in times]
 
 
 @pytest.mark.parametrize("steps", [[(0, 10), (10, 30)], [(0, 10), (10, 10), (10, 30)]], ids=["touch", "empty between"])
@@ -108,7 +108,7 @@ def test_windows_that_touch_stay_apart(steps: list[tuple[int, int]]) -> None:
     cut = intersect(work, columns(steps))
     assert measure(cut) == 5 + 2 + 10
     assert measure_within(work, columns(steps)).tolist() == ([5, 12] if len(steps) == 2 else [5, 0, 12])
-    assert find_inside(np.array([9, 10, 29, 30]), columns(steps)).tolist() == [0, len(steps) - 1, len(steps) - 1, -1]
+    assert locate_windows(np.array([9, 10, 29, 30]), columns(steps)).tolist() == [0, len(steps) - 1, len(steps) - 1, -1]
 
 
 def test_late_times_are_exact() -> None:

@@ -55,7 +55,7 @@ def test_fault_49_names_made_to_hurt_are_read_like_others(
         ]
     path = write_kineto(tmp_path / "t.json", events)
     asked: list[int] = []
-    for module, judge in ((kernel_names, "find_precision"), (host_calls, "name_call")):
+    for module, judge in ((kernel_names, "infer_precision"), (host_calls, "name_call")):
         watched: Callable[[str], Any] = getattr(module, judge)
         monkeypatch.setattr(module, judge, lambda name, watched=watched: asked.append(len(name)) or watched(name))
     assert run_verb(["report", str(path), "--out", str(tmp_path)]) == EXIT_OK

@@ -57,7 +57,7 @@ def break_the_group() -> None:
 
 def train_where_one_cannot_connect(world: World, folder: str, break_it: Callable[[], None]) -> None:
     said: list[str] = []
-    open_session.say_aside = said.append
+    open_session.print_to_stderr = said.append
     os.environ["RANK"] = str(world.rank)  # who says what is said once
     session = begin(folder)
     agreement.CONNECT_S = 1.0

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.modules import RankMemory
-from distprof.modules.memory import MemoryWatch, find_shard, predict_memory
+from distprof.modules.memory import MemoryWatch, count_shard_elements, predict_memory
 from distprof.modules.profile import ModuleProfiler, profile_model
 from distprof.report.module_report import ModuleReport
 from distprof.world import World
@@ -89,5 +89,7 @@ def test_on_four_ranks(tmp_path: Any) -> None:
 @pytest.mark.parametrize(("rows", "shards"), [(10, 4), (3, 4), (1, 2), (8, 8), (7, 3)])
 def test_shards_are_torchs_chunks(rows: int, shards: int) -> None:
     chunks = [each.numel() for each in torch.ones(rows, 5).chunk(shards)]
-    assert [find_shard((rows, 5), shards, rank) for rank in range(shards)] == chunks + [0] * (shards - len(chunks))
-    assert find_shard((), 4, 0) == 1 and find_shard((3, 2), 1, 0) == 6
+    assert [count_shard_elements((rows, 5), shards, rank) for rank in range(shards)] == chunks + [0] * (
+        shards - len(chunks)
+    )
+    assert count_shard_elements((), 4, 0) == 1 and count_shard_elements((3, 2), 1, 0) == 6

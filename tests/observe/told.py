@@ -42,7 +42,7 @@ class Told:
     def see_call(self, model: Any) -> None:
         assert model is self.watched[-1]
 
-    def tell(self, text: str) -> None:
+    def warn_once(self, text: str) -> None:
         self.notes.append(text)
 
     def note(self, text: str) -> None:

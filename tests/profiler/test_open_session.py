@@ -24,7 +24,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
-from distprof.profiler.job.model_inspection import describe_strategy, find_device, find_wrapped, name_strategies
+from distprof.profiler.job.model_inspection import describe_strategy, infer_device, list_wrapped, name_strategies
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.session.recording import Recording
 from distprof.storage.run_folder import read_run
@@ -102,7 +102,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
 
     def keep(plan: JobPlan, profile: ProfileConfig, **options: Any) -> SimpleNamespace:
         seen.append((plan, profile))
-        return SimpleNamespace(name=plan.name, tell=str, close=lambda: None, in_doubt=False)
+        return SimpleNamespace(name=plan.name, warn_once=str, close=lambda: None, in_doubt=False)
 
     monkeypatch.setattr(open_session, "OwnSession", keep)
     monkeypatch.setattr(open_session, "_open", [])
@@ -193,21 +193,21 @@ def test_wrappers_are_found_wherever_they_are() -> None:
     nn.Module.__init__(ddp)
     compiled = torch.compile(ddp, backend="eager")
     for model in (ddp, compiled, nn.ModuleDict({"a": ddp, "b": plain}), nn.Sequential(nn.Sequential(ddp))):
-        assert find_wrapped(model) == [ddp]
+        assert list_wrapped(model) == [ddp]
         assert describe_strategy(name_strategies([plain, model]), num_ranks=2) == "ddp"
     assert not name_strategies([plain])
     assert (describe_strategy([], num_ranks=1), describe_strategy([], num_ranks=2)) == ("single", None)
 
 
 def test_without_a_model_the_gpu_that_holds_its_tensors_is_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_device([]).type == "cpu"
+    assert infer_device([]).type == "cpu"
     for name, value in {"is_initialized": True, "current_device": 1, "device_count": 4}.items():
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
     used = [0, 0, 0, 0]
     monkeypatch.setattr(torch.cuda, "memory_allocated", used.__getitem__)
-    assert find_device([]) == torch.device("cuda", 1)
+    assert infer_device([]) == torch.device("cuda", 1)
     used[3] = 5
-    assert find_device([]) == torch.device("cuda", 3) and find_device([nn.Linear(1, 1)]).type == "cpu"
+    assert infer_device([]) == torch.device("cuda", 3) and infer_device([nn.Linear(1, 1)]).type == "cpu"
 
 
 def test_an_end_that_fails_is_said_and_reaches_nobody(

@@ -66,7 +66,7 @@ def start_on_one_rank(world: World, folder: str) -> None:
     os.chdir(folder)
     agreement.ABSENT_S = 0.3
     said: list[str] = []
-    open_session.say_aside = said.append
+    open_session.print_to_stderr = said.append
     profiler = distprof.start("mine") if world.rank == 0 else None
     for batch in [1, 2] if profiler is None else profiler.steps([1, 2]):
         total = torch.tensor([batch])

@@ -10,7 +10,7 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.storage.sweep_folder import find_job_folder, is_sweep, read_sweep, require_inside, write_sweep
+from distprof.storage.sweep_folder import choose_job_folder, is_sweep, read_sweep, require_inside, write_sweep
 
 JOB = SweepJob(
     number=1, overrides=("seed=1",), settings={"seed": "1"}, ranks=2, status="failed", reason="no", exit_code=1,
@@ -26,11 +26,11 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_an_attempt_never_takes_the_folder_of_another(tmp_path: Path) -> None:
-    assert find_job_folder(tmp_path, 7) == "jobs/007"
+    assert choose_job_folder(tmp_path, 7) == "jobs/007"
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/007.log").touch()
     (tmp_path / "jobs/007-2").mkdir()
-    assert find_job_folder(tmp_path, 7) == "jobs/007-3"
+    assert choose_job_folder(tmp_path, 7) == "jobs/007-3"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distprof.facts.trace import Trace
-from distprof.traces.kineto.json_text import find_time_text, read_int
+from distprof.traces.kineto.json_text import match_time_text, read_int
 from distprof.traces.kineto.read_kineto import read_kineto
 from tests.kineto_file import JsonObject, find_real, make_kernel, make_launch, make_op, write_kineto
 
@@ -32,9 +32,9 @@ def test_whole_numbers(value: object, number: int | None) -> None:
 
 
 def test_times_written_as_text() -> None:
-    assert find_time_text("1682725898236567.123") == "1682725898236567.123" and find_time_text(" 5 ") == "5"
+    assert match_time_text("1682725898236567.123") == "1682725898236567.123" and match_time_text(" 5 ") == "5"
     for wrong in ("", "1e5", "nan", "inf", "5us", "0x5", "1." + "0" * 1000, "9" * 1000, 5, None):
-        assert find_time_text(wrong) is None
+        assert match_time_text(wrong) is None
 
 
 def make_pair(**changes: Any) -> list[JsonObject]:

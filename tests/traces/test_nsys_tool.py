@@ -57,14 +57,14 @@ def test_fault_27_a_version_that_is_never_said_is_not_waited_for(
 
 def test_as_long_as_something_is_written_an_export_is_waited_for() -> None:
     said: list[str] = []
-    patience = Patience(limit_s=600, quiet_s=60, begin_s=0, say=said.append)
+    patience = Patience(limit_s=600, quiet_s=60, begin_s=0, print_line=said.append)
     assert [patience.judge(now_s, size_bytes=now_s // 50) for now_s in range(599)] == [None] * 599
     assert said == ["10 s so far", "20 s so far", "40 s so far", "80 s so far", "160 s so far", "320 s so far"]
     assert patience.judge(600, 12) == "it took longer than 600 s"
 
 
 def test_an_export_that_is_quiet_is_given_up() -> None:
-    patience = Patience(limit_s=600, quiet_s=60, begin_s=0, say=lambda text: None)
+    patience = Patience(limit_s=600, quiet_s=60, begin_s=0, print_line=lambda text: None)
     assert [patience.judge(now_s, size_bytes=7) for now_s in (0, 59)] == [None, None]
     assert patience.judge(60, 8) is None
     assert patience.judge(119, 8) is None

@@ -49,7 +49,7 @@ class Stage:
         job = start_profiler(
             self.world,
             JobPlan(name=self._job.loop, strategy=strategy, precision="fp32", config={}, run_dir=str(self._folder)),
-            PROFILE, say=lambda text: None,
+            PROFILE, print_line=lambda text: None,
         )  # fmt: skip
         for model in models:
             job.profiler.watch(model)

@@ -240,7 +240,7 @@ def _mark_later_waits(cycles: SyncCycles, item: CandidateCause, noticed: BoolArr
     gap."""
     lost, waits = np.flatnonzero(_mark_gaps(item)), np.flatnonzero(noticed)
     first, last = (int(lost[0]), int(lost[-1])) if len(lost) else (0, 0)
-    issued = cycles.find_awaited()[waits]
+    issued = cycles.list_awaited()[waits]
     least = min(int(((issued >= first) & (issued < last)).sum()), len(waits) - 1)
     waits = np.concatenate([waits[issued >= first], waits[issued < first]])
     waits_ns = cycles.blocked_ns[:, :, waits].cumsum(axis=2)

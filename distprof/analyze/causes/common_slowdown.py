@@ -25,7 +25,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import lag1_autocorrelation, t_quantile
-from distprof.analyze.stats.statistics import decile_sigma, find_median, medians_of_others, midmean, standardise
+from distprof.analyze.stats.statistics import decile_sigma, fast_median, medians_of_others, midmean, standardise
 from distprof.facts.run import OWN_PARTS, FloatArray
 
 MIN_SEGMENT_RATIO = 0.02
@@ -87,7 +87,7 @@ def cut_parts(cycles: SyncCycles, unexplained: Unexplained) -> list[WorkSegment]
 
 
 def _usual_ns(own_ns: FloatArray) -> float:
-    return float(find_median(_thin_ranks(own_ns)))
+    return float(fast_median(_thin_ranks(own_ns)))
 
 
 def _thin_ranks(own_ns: FloatArray) -> FloatArray:
@@ -145,7 +145,7 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
     persistent_ns = explain_persistent(
         np.stack([midmean(item.excess_ns) for item in items]),
         errors_ns=np.stack([item.standard_error(steps) for item in items]),
-        loadings_ns=loadings * find_median(sigmas_ns, axis=1),
+        loadings_ns=loadings * fast_median(sigmas_ns, axis=1),
         critical_values=np.array([item.critical_value(alpha) for item in items]),
         same=same,
     )
@@ -180,7 +180,7 @@ def _are_related(segments_ns: Sequence[FloatArray], same: BoolArray) -> bool:
 def _drop_stalls(varied: FloatArray, segments_ns: Sequence[FloatArray]) -> FloatArray:
     """Without what took far longer than it usually takes the rank. A stall stretches all that is done in a step, and
     would relate all parts; but it is an event, and no speed."""
-    near = [own_ns <= STALL_FACTOR * find_median(own_ns, axis=1, keepdims=True) for own_ns in segments_ns]
+    near = [own_ns <= STALL_FACTOR * fast_median(own_ns, axis=1, keepdims=True) for own_ns in segments_ns]
     return np.where(np.stack(near), varied, 0.0)
 
 

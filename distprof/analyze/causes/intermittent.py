@@ -33,7 +33,7 @@ from distprof.analyze.stats.significance import (
     fisher_combine,
     likeness_p_value,
 )
-from distprof.analyze.stats.statistics import find_median
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import VerdictKind
 
@@ -188,7 +188,7 @@ def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[Candi
         return []
     work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
     for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
-        taken_ns[:, acts] = np.maximum(values[:, acts] - find_median(values[:, ~acts], axis=1, keepdims=True), 0)
+        taken_ns[:, acts] = np.maximum(values[:, acts] - fast_median(values[:, ~acts], axis=1, keepdims=True), 0)
     for item in named:
         for row, taken_ns in item.counterfactual.work_ns.items():
             work_ns[row, acts] = np.maximum(work_ns[row, acts] - taken_ns[acts], 0)
@@ -196,7 +196,7 @@ def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[Candi
         CandidateCause(
             kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_choose_common_part(cycles, acts),
             acts=acts, counterfactual=Counterfactual(work_ns=dict(enumerate(work_ns)), transfer_ns=transfer_ns),
-            late_ns=float(find_median(left_ns[acts]) - find_median(long_ns)),
+            late_ns=float(fast_median(left_ns[acts]) - fast_median(long_ns)),
         )
     ]  # fmt: skip
 

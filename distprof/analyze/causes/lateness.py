@@ -19,7 +19,7 @@ from distprof.analyze.stats.significance import (
     t_quantile,
     variance_inflation,
 )
-from distprof.analyze.stats.statistics import find_median, mad_sigma, medians_of_others
+from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
 from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
 
 MIDMEAN_FACTOR = 1.1
@@ -83,7 +83,7 @@ def describe_excess(excess_ns: FloatArray) -> Lateness:
     steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - autocorrelation))
     whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
-    spread_ns = np.maximum(own, find_median(whole))
+    spread_ns = np.maximum(own, fast_median(whole))
     worth = 0.4 * cycles / inflation  # of a robust spread from so many values
     return Lateness(
         excess_ns=excess_ns, spread_ns=spread_ns, autocorrelation=autocorrelation, variance_inflation=inflation,
@@ -133,7 +133,7 @@ def _sum_up(lateness: Lateness, rows: IntArray, stretch: tuple[int, int] | None 
     first, end = stretch or (0, lateness.excess_ns.shape[1])
     excess_ns = lateness.excess_ns[rows, first:end]
     spread_ns = lateness.spread_ns[rows, None]
-    centre_ns = find_median(excess_ns, axis=1, keepdims=True)
+    centre_ns = fast_median(excess_ns, axis=1, keepdims=True)
     wide_ns = 3 * np.maximum(spread_ns, mad_sigma(excess_ns)[:, None])
     away = np.clip(excess_ns - centre_ns, -wide_ns, wide_ns)
     away -= away.mean(axis=1, keepdims=True)

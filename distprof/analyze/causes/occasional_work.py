@@ -32,7 +32,7 @@ from distprof.analyze.stats.significance import (
     estimate_period,
     lag1_autocorrelation,
 )
-from distprof.analyze.stats.statistics import bound_share, find_median, medians_of_others
+from distprof.analyze.stats.statistics import bound_share, fast_median, medians_of_others
 from distprof.facts.run import FloatArray, IntArray
 
 MIN_TIMES = 2
@@ -101,10 +101,10 @@ class Excesses:
         self._parts: list[tuple[float, int, FloatArray]] = []
         for own_ns, held_up in zip(series_ns, held, strict=True):
             usual_ns, _ = estimate_usual(own_ns)
-            typical_ns = float(find_median(usual_ns))
+            typical_ns = float(fast_median(usual_ns))
             if typical_ns >= EVENT_RATIO * usual_cycle_ns:
                 behind_ns = own_ns - medians_of_others(own_ns)
-                behind_ns -= find_median(behind_ns, axis=1, keepdims=True)
+                behind_ns -= fast_median(behind_ns, axis=1, keepdims=True)
                 over_ns = np.minimum(own_ns - usual_ns[:, None], behind_ns)[~held_up]
                 self._parts.append((typical_ns, over_ns.size, np.sort(over_ns[over_ns > 0])))
         self.apart = correlation_time(lag1_autocorrelation(total_ns - medians_of_others(total_ns)))
@@ -179,7 +179,7 @@ def _measure_rest(own_ns: FloatArray, stretched: BoolArray, row: int) -> FloatAr
     if len(rest_ns) > 1:
         usual_ns = medians_of_others(rest_ns)
     else:
-        usual_ns = np.minimum(find_median(rest_ns, axis=1, keepdims=True), own_ns[row])
+        usual_ns = np.minimum(fast_median(rest_ns, axis=1, keepdims=True), own_ns[row])
     rest: FloatArray = (rest_ns / usual_ns - 1)[~np.delete(stretched, row, axis=0)]
     return rest
 

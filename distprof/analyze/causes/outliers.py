@@ -11,7 +11,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.statistics import find_median, median_of_others, medians_of_others
+from distprof.analyze.stats.statistics import fast_median, median_of_others, medians_of_others
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
 from distprof.report.wait_report import Pattern, VerdictKind
 
@@ -157,7 +157,7 @@ def estimate_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     split = first + jump.argmax(axis=1)
     apart = jump.max(axis=1) > KINDS_APART * (ranked[rows, split] - ranked[rows, split // 2])
     top = np.where(apart, split, count - 1)
-    usual = np.where(apart, ranked[rows, top // 2], find_median(ranked, axis=1))
+    usual = np.where(apart, ranked[rows, top // 2], fast_median(ranked, axis=1))
     spread = (usual - ranked[rows, top // 4]) / GAUSS_QUARTER
     typical = np.quantile(spread, 0.5, method="lower")
     return usual, np.where(spread > NOISIER * typical, spread, typical)
@@ -176,7 +176,7 @@ def make_candidate(
     """A rank that is named for its events, or for what it does more slowly than others on some occasions."""
     acts = np.zeros(cycles.work_ns.shape[1], dtype=bool)
     acts[at] = True
-    late_ns, share = float(find_median(excess_ns)), float(acts.mean())
+    late_ns, share = float(fast_median(excess_ns)), float(acts.mean())
     stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * usual_cycle_ns)
     return CandidateCause(
         kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],

@@ -20,7 +20,7 @@ from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import lag1_autocorrelation
 from distprof.analyze.stats.statistics import (
-    find_excess,
+    excess_over_others,
     median_standard_error,
     medians_of_others,
     midmean,
@@ -126,7 +126,7 @@ def _test_part(
 
 def _locate(cycles: SyncCycles, row: int, part: Part, acts: BoolArray, late_ns: float) -> FloatArray:
     """What the rank loses before each collective, ``[num_cycles, num_collectives]``."""
-    work_ns = find_excess(cycles.work_ns, row)
+    work_ns = excess_over_others(cycles.work_ns, row)
     longer_ns = midmean(work_ns[acts].T) - midmean(work_ns[~acts].T)
     error_ns = median_standard_error(work_ns.T) * np.sqrt(len(work_ns) / acts.sum())
     taken: FloatArray = acts[:, None] * locate_delay(cycles, can_hold(cycles, part), longer_ns, error_ns, late_ns)

@@ -9,7 +9,7 @@ from distprof.analyze.causes.slow_ranks import ALPHA, MIN_PART_RATIO, list_measu
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.statistics import find_median, median_of_others, midmean
+from distprof.analyze.stats.statistics import fast_median, median_of_others, midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
@@ -29,7 +29,7 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
     alpha = ALPHA / (len(members) * max(len(parts), 1))
     late = {
         part: measure_lateness(
-            np.stack([find_median(_own_ns(phase_ns, part)[rows], axis=0) for rows in members.values()])
+            np.stack([fast_median(_own_ns(phase_ns, part)[rows], axis=0) for rows in members.values()])
         )
         for part in parts
     }
@@ -57,7 +57,7 @@ def _is_late(item: Lateness, index: int, alpha: float, least_ns: float) -> bool:
 
 def _is_shared(own_ns: FloatArray, excess_ns: FloatArray) -> bool:
     """Whether most of the host's ranks take that much longer, and not only its median rank."""
-    usual_ns = find_median(own_ns, axis=0) - excess_ns
+    usual_ns = fast_median(own_ns, axis=0) - excess_ns
     return bool(np.mean(midmean(own_ns - usual_ns) > 0.5 * float(midmean(excess_ns))) >= MIN_LATE_RATIO)
 
 
@@ -73,7 +73,7 @@ def _make_candidate(
         total_ns = np.zeros(work_ns.shape[2])
         for part, excess_ns in sure.items():
             own_ns = _own_ns(unexplained.phase_ns, part)
-            late_ns = max(float(midmean(own_ns[row] - find_median(own_ns[rows], axis=0) + excess_ns)), 0.0)
+            late_ns = max(float(midmean(own_ns[row] - fast_median(own_ns[rows], axis=0) + excess_ns)), 0.0)
             total_ns += locate_delay(cycles, can_hold(cycles, part), centre_ns - total_ns, error_ns, late_ns)
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
     usual_ns = {part: float(midmean(excess_ns)) for part, excess_ns in sure.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
 from distprof.analyze.causes.slow_ranks import ALPHA
 from distprof.analyze.stats.significance import t_quantile
-from distprof.analyze.stats.statistics import find_excess, median_of_others, medians_of_others, midmean
+from distprof.analyze.stats.statistics import excess_over_others, median_of_others, medians_of_others, midmean
 from distprof.analyze.summary.modules import choose_alike
 from distprof.facts.modules import ModuleTable
 from distprof.facts.run import FloatArray, Phase
@@ -49,7 +49,7 @@ def find_slow_module(tables: Sequence[ModuleTable], verdict: Verdict) -> SlowMod
         return None
     row = numbers.index(verdict.rank)
     times_ns = np.stack([_read_times(table, Phase(phase)) for table in alike])
-    excess_ns = midmean(find_excess(times_ns, row))
+    excess_ns = midmean(excess_over_others(times_ns, row))
     rank_ns, others_ns = midmean(times_ns[row]), midmean(median_of_others(times_ns, row))
     chosen = [
         module for module in np.flatnonzero(excess_ns >= MOST_RATIO * late_ns).tolist()
@@ -86,7 +86,7 @@ def _is_significant(times_ns: FloatArray, row: int, alpha: float) -> bool:
     steps = times_ns.shape[1]
     spread_ns = (times_ns - medians_of_others(times_ns)).std(axis=1, ddof=1)
     error_ns = MIDMEAN_FACTOR * max(spread_ns[row], float(np.median(spread_ns))) / math.sqrt(steps)
-    return bool(midmean(find_excess(times_ns, row)) > t_quantile(alpha, steps - 1) * error_ns)
+    return bool(midmean(excess_over_others(times_ns, row)) > t_quantile(alpha, steps - 1) * error_ns)
 
 
 def _stands_out(rank_ns: FloatArray, others_ns: FloatArray, module: int) -> bool:

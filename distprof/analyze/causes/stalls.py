@@ -16,7 +16,7 @@ from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.overhead import choose_clock, read_costs
-from distprof.analyze.stats.statistics import find_median, mad_sigma
+from distprof.analyze.stats.statistics import fast_median, mad_sigma
 from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Stall
 
@@ -63,7 +63,7 @@ class _Times:
 
 def far_limit_ns(long_ns: FloatArray) -> float:
     """How long a cycle may be before it takes far longer than the median one."""
-    middle = float(find_median(long_ns))
+    middle = float(fast_median(long_ns))
     return middle + max(FAR_RATIO * middle, FAR_SPREADS * float(mad_sigma(long_ns)))
 
 

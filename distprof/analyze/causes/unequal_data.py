@@ -19,7 +19,7 @@ from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, t_survival
-from distprof.analyze.stats.statistics import find_median, mad_sigma
+from distprof.analyze.stats.statistics import fast_median, mad_sigma
 from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import VerdictKind
 
@@ -165,8 +165,8 @@ def estimate_slope(own_ns: FloatArray, tokens: FloatArray) -> Slope:
 
 def _level(values: FloatArray) -> FloatArray:
     """Values less the medians of their columns, then of their rows."""
-    level = values - find_median(values, axis=0)
-    level -= find_median(level, axis=1, keepdims=True)
+    level = values - fast_median(values, axis=0)
+    level -= fast_median(level, axis=1, keepdims=True)
     return level
 
 
@@ -175,8 +175,8 @@ def _guess(own_ns: FloatArray, tokens: FloatArray) -> float:
     size = np.abs(tokens)
     if not size.any():
         return 0.0
-    chosen = size >= find_median(size[size > 0])
-    return float(find_median(own_ns[chosen] / tokens[chosen]))
+    chosen = size >= fast_median(size[size > 0])
+    return float(fast_median(own_ns[chosen] / tokens[chosen]))
 
 
 def _clip(values: FloatArray, sigmas: float) -> FloatArray:

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze.causes.cause_report import CRITICAL_RATIO, gather_evidence, is_confirmed, name_cause
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_shortage
+from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.replay.replay import Counterfactual, replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import find_excess, medians_of_others
+from distprof.analyze.stats.statistics import excess_over_others, medians_of_others
 from distprof.facts.run import PHASES, Clock, Phase
 from distprof.report.wait_report import Pattern, Verdict, VerdictKind
 
@@ -40,7 +40,7 @@ _WORK = [
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
 
 
-def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause_costs: CauseCosts | None) -> Verdict:
+def choose_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause_costs: CauseCosts | None) -> Verdict:
     """The verdict about a run.
 
     Args:
@@ -48,7 +48,7 @@ def find_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause
         cycles: None: no waits to look at.
         cause_costs: The causes that cost something. None: too few cycles.
     """
-    short = find_shortage(measured_steps, cycles)
+    short = explain_shortage(measured_steps, cycles)
     if cycles is None or cause_costs is None or short is not None:
         return _no_verdict(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in cause_costs.named if item.has_name]
@@ -152,9 +152,9 @@ def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
     if less_ns < CRITICAL_RATIO * float(np.median(cycles.cycle_ns)) or np.mean(waited_less[row] > 0) < STEADY_RATIO:
         return "no rank is slower than the others beyond noise"
     name = f"rank {measured_steps.numbers[int(cycles.positions[row])]}"
-    if float(np.median(find_excess(cycles.work_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
+    if float(np.median(excess_over_others(cycles.work_ns.sum(axis=2), row))) < SLOWER_RATIO * less_ns:
         return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"
-    late = Counterfactual(work_ns={row: np.maximum(find_excess(cycles.work_ns, row), 0)})
+    late = Counterfactual(work_ns={row: np.maximum(excess_over_others(cycles.work_ns, row), 0)})
     saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
     if saved_ns.mean() < MIN_COST_RATIO * cycles.cycle_ns.mean():
         return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"

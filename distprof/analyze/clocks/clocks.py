@@ -64,7 +64,7 @@ class ClockMap:
         if len(track.at_ns) == 1:
             bound: FloatArray = track.bound_ns[0] + MAX_DRIFT_RATIO * np.abs(at - track.at_ns[0])
         else:
-            left, right = _find_neighbours(track.at_ns, at)
+            left, right = _locate_neighbours(track.at_ns, at)
             away = np.minimum(np.abs(at - track.at_ns[left]), np.abs(at - track.at_ns[right]))
             part = (at - track.at_ns[left]) / (track.at_ns[right] - track.at_ns[left])  # extrapolates both errors
             bound = np.abs(1 - part) * track.bound_ns[left] + np.abs(part) * track.bound_ns[right]
@@ -143,13 +143,13 @@ def _follow(knots: FloatArray, values: FloatArray, at: FloatArray) -> FloatArray
     """Linear interpolation between the knots and extrapolation beyond them; a single value is constant."""
     if len(knots) == 1:
         return np.where(np.isnan(at), np.nan, values[0])
-    left, right = _find_neighbours(knots, at)
+    left, right = _locate_neighbours(knots, at)
     rate = (values[right] - values[left]) / (knots[right] - knots[left])
     followed: FloatArray = values[left] + (at - knots[left]) * rate
     return followed
 
 
-def _find_neighbours(knots: FloatArray, at: FloatArray) -> tuple[IntArray, IntArray]:
+def _locate_neighbours(knots: FloatArray, at: FloatArray) -> tuple[IntArray, IntArray]:
     """The readings before and after each time; beyond them, the first and the last, whose rate is known best."""
     left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     outside = (at < knots[0]) | (at > knots[-1])

@@ -69,7 +69,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     tables, steps = list_steps(measured_steps, len(positions))
     if not len(steps):
         return None
-    found = [_find_order(tables, int(position), steps) for position in positions]
+    found = [_sort_by_arrival(tables, int(position), steps) for position in positions]
     first, orders = found[0], [item for item in found if item is not None]
     if first is None or len(orders) < len(found) or any(other.shape != first.shape for other in orders):
         return None
@@ -147,7 +147,7 @@ def list_steps(
     return tables, steps[:: max(every, 1)]
 
 
-def _find_order(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
+def _sort_by_arrival(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
     seen = []
     for number, table in enumerate(tables):
         for member in np.flatnonzero(table.ranks == position).tolist():

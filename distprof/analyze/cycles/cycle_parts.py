@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.stats.statistics import find_median
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
 
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
@@ -103,7 +103,7 @@ def take_parts(
     taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
     for code, phase in enumerate(OWN_PHASES):
         taken[:, :, code] = read(phase, steps)
-    after = _find_after(taken, last, tail_ns)
+    after = _choose_phases_after(taken, last, tail_ns)
     if tail_ns is not None:
         own_after_ns = taken[:, :, [OWN_PARTS.index(phase) for phase in after]].sum(axis=2)
         taken[:, :, _OTHER] = _move_tail(taken[:, :, _OTHER], tail_ns - own_after_ns, steps, before)
@@ -131,7 +131,7 @@ def _list_after(last: Part) -> list[Phase]:
     return [Phase.OPTIMIZER] if last is Phase.GRAD_NORM else [Phase.GRAD_NORM, Phase.OPTIMIZER]
 
 
-def _find_after(taken: FloatArray, last: Part, tail_ns: FloatArray | None) -> list[Phase]:
+def _choose_phases_after(taken: FloatArray, last: Part, tail_ns: FloatArray | None) -> list[Phase]:
     """The phases that follow the last wait."""
     after = _list_after(last)
     if tail_ns is None or last is not Phase.OTHER:
@@ -167,7 +167,7 @@ def take_from_before(
         otherwise_ns: Where that is unknown, in a shape that fits. None: the rank's median.
     """
     if otherwise_ns is None:
-        otherwise_ns = find_median(values_ns, axis=1, keepdims=True)
+        otherwise_ns = fast_median(values_ns, axis=1, keepdims=True)
     at = np.minimum(np.searchsorted(steps, np.maximum(before, 0)), len(steps) - 1)
     taken: FloatArray = np.where((before >= 0) & (steps[at] == before), values_ns[:, at], otherwise_ns)
     return taken
@@ -189,7 +189,7 @@ def guess_tails(
     after_ns, before_ns = (
         _read_after(measured_steps, clock, positions, chosen, last) for chosen in (steps, before)
     )  # fmt: skip
-    rest_ns = find_median(own_tail_ns - after_ns, axis=1, keepdims=True)
-    usual_ns = find_median(own_tail_ns, axis=1, keepdims=True)
+    rest_ns = fast_median(own_tail_ns - after_ns, axis=1, keepdims=True)
+    usual_ns = fast_median(own_tail_ns, axis=1, keepdims=True)
     guessed_ns = np.where(before >= 0, np.maximum(rest_ns + before_ns, 0), usual_ns)
     return take_from_before(own_tail_ns, steps, before, guessed_ns)

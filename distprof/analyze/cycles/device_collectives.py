@@ -48,7 +48,7 @@ RESOLUTION_NS = 1_000.0
 """Ranks of which one took less than another by no more than this came together."""
 
 
-def find_starts(table: Collectives, steps: IntArray) -> FloatArray:
+def compute_earliest_starts(table: Collectives, steps: IntArray) -> FloatArray:
     """When each collective could start on each rank, ``[num_members, num_steps, num_collectives]``.
 
     Args:
@@ -64,12 +64,12 @@ def find_starts(table: Collectives, steps: IntArray) -> FloatArray:
 
 def measure_took(table: Collectives, steps: IntArray) -> FloatArray:
     """From its start to its end on each rank, in the same shape; NaN: the end was not seen, or the kind is `OTHER`."""
-    took_ns: FloatArray = np.maximum(table.end_ns[:, steps] - find_starts(table, steps), 0)
+    took_ns: FloatArray = np.maximum(table.end_ns[:, steps] - compute_earliest_starts(table, steps), 0)
     took_ns[:, :, [kind is CollectiveKind.OTHER for kind in table.kinds]] = np.nan
     return took_ns
 
 
-def find_last(took_ns: FloatArray) -> BoolArray:
+def mark_last(took_ns: FloatArray) -> BoolArray:
     """Whether a member took less than each of the others, by more than the resolution; in the same shape."""
     if len(took_ns) < 2:
         return np.zeros(took_ns.shape, dtype=bool)

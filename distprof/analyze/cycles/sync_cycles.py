@@ -22,7 +22,7 @@ from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_b
 from distprof.analyze.cycles.device_collectives import order_on_device
 from distprof.analyze.cycles.transfers import Ahead, measure_device_transfers, measure_transfers
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing
-from distprof.analyze.stats.statistics import find_median
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import (
     COMMUNICATION_PHASES,
     PHASE_CODE,
@@ -67,7 +67,7 @@ class SyncCycles(IssuedCollectives):
     @property
     def waited(self) -> tuple[tuple[tuple[str, IntArray], ...], ...]:
         """As ``groups``, and for a later wait the groups that run what is waited for."""
-        of_which = self.find_awaited().tolist()
+        of_which = self.list_awaited().tolist()
         return tuple(self.groups[index] for index in of_which)
 
     @property
@@ -76,7 +76,7 @@ class SyncCycles(IssuedCollectives):
         clock tells."""
         return bool(self.start_ns.any()) or self.waits_for is not None
 
-    def find_awaited(self) -> IntArray:
+    def list_awaited(self) -> IntArray:
         """For each entry the index of the collective that it is or waits for, ``[num_collectives]``."""
         own = np.arange(len(self.groups))
         return own if self.waits_for is None else np.where(self.waits_for >= 0, self.waits_for, own)
@@ -84,9 +84,9 @@ class SyncCycles(IssuedCollectives):
     @property
     def cycle_ns(self) -> FloatArray:
         """How long each cycle took, ``[num_cycles]``."""
-        return self.find_length(self.start_ns + self.work_ns.sum(axis=2) + self.blocked_ns.sum(axis=2))
+        return self.measure_length(self.start_ns + self.work_ns.sum(axis=2) + self.blocked_ns.sum(axis=2))
 
-    def find_length(self, through_ns: FloatArray) -> FloatArray:
+    def measure_length(self, through_ns: FloatArray) -> FloatArray:
         """Length of cycles from when their ranks leave the last wait, ``[num_cycles]``.
 
         Ranks leave a wait together, except one that is held up just then. The median of two ranks would count half of
@@ -96,17 +96,17 @@ class SyncCycles(IssuedCollectives):
         Args:
             through_ns: From the same moment as ``start_ns``, ``[num_ranks, num_cycles]``.
         """
-        return find_middle(through_ns) if self.knows_starts else find_median(through_ns, axis=0)
+        return lower_median(through_ns) if self.knows_starts else fast_median(through_ns, axis=0)
 
 
-def find_middle(times_ns: FloatArray) -> FloatArray:
+def lower_median(times_ns: FloatArray) -> FloatArray:
     """The lower median of the ranks; NaN where one is unknown."""
     ranked = np.sort(times_ns, axis=0)
     middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
     return middle
 
 
-def find_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCycles | None:
+def build_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCycles | None:
     """The cycles of a run: from its collectives where the ranks recorded them, else from its rows.
 
     Args:
@@ -186,7 +186,7 @@ def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
     work_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
     start_ns = first_arrival_ns - np.maximum(work_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
-    start_ns -= find_middle(start_ns)
+    start_ns -= lower_median(start_ns)
     np.maximum(work_ns, 0, out=work_ns)
     del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
@@ -273,7 +273,7 @@ def _list_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArr
     return np.where(follows, previous, -1)
 
 
-def find_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
+def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> str | None:
     """Why nothing can be said about who holds whom up and what a change would save; None: the data suffice."""
     present, world = int(measured_steps.present.sum()), measured_steps.run.meta.world_size
     if world == 1:

@@ -16,7 +16,7 @@ import numpy as np
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.collective_order import OrderedCollectives
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.stats.statistics import find_median, median_standard_error
+from distprof.analyze.stats.statistics import fast_median, median_standard_error
 from distprof.facts.run import FloatArray, IntArray
 
 AHEAD_RATIO = 0.25
@@ -202,12 +202,12 @@ def measure_ahead(
     sizes = np.array(sizes_bytes, dtype=float)
     pace = (over_ns[:, until] - over_ns[:, 0]) / sizes[1 : until + 1].sum()
     ahead_ns = pace * sizes.sum() - (over_ns[:, -1] - last_ns[:, 0])
-    behind_ns = last_ns - find_median(arrival_ns, axis=0)
+    behind_ns = last_ns - fast_median(arrival_ns, axis=0)
     held_up = behind_ns[:, -1] - behind_ns[:, 0] > HELD_UP_RATIO * pace * sizes.mean()
     queued = (last_ns[:, 1:] <= over_ns[:, :-1]).all(axis=1) & ~held_up & np.isfinite(ahead_ns)
     if queued.sum() < max(MIN_QUEUED, len(queued) / 2):
         return nothing, nothing
-    usual_ns, error_ns = float(find_median(ahead_ns[queued])), float(median_standard_error(ahead_ns[queued]))
+    usual_ns, error_ns = float(fast_median(ahead_ns[queued])), float(median_standard_error(ahead_ns[queued]))
     if usual_ns <= Z_AHEAD * error_ns:
         return nothing, nothing
     most_ns = NUM_UNDER_WAY * MOST_AHEAD_RATIO * pace * sizes.mean()

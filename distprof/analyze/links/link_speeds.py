@@ -44,7 +44,7 @@ class LinkSpeeds:
     last: Mapping[str, float]
     """At its end; hosts may be missing."""
 
-    def find_past(self) -> dict[str, float]:
+    def compute_change_ratios(self) -> dict[str, float]:
         """Each link's reading at the end over that at the start, of those probed twice."""
         return {host: last / self.first[host] for host, last in self.last.items() if host in self.first}
 
@@ -80,22 +80,26 @@ def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
 def list_slow(speeds: LinkSpeeds) -> list[SlowLink]:
     """The links that were slow whenever they were probed, the slowest first."""
     hosts = [*dict.fromkeys([*speeds.first, *speeds.last])]
-    found = [_find_slow(speeds, hosts, far) for far in hosts] if len(hosts) > 1 else [_find_short(speeds, hosts)]
+    found = (
+        [_detect_slow_link(speeds, hosts, far) for far in hosts]
+        if len(hosts) > 1
+        else [_detect_slow_only_link(speeds, hosts)]
+    )
     return sorted((link for link in found if link is not None), key=lambda link: link.bytes_per_s)
 
 
 def list_slowed(speeds: LinkSpeeds) -> list[SlowLink]:
     """The links that became slow while others did not, the slowest first: against what each was, against what became of
     the others, and against the others as they are now."""
-    past = speeds.find_past()
+    past = speeds.compute_change_ratios()
     found = []
     for far, ratio in past.items():
         others = [other for other in past if other != far]
         if not others:
             continue
-        change, usual = _find_usual(past, others), _find_usual(speeds.last, others)
+        change, usual = _median_of_hosts(past, others), _median_of_hosts(speeds.last, others)
         limit = TWICE_RATIO if len(others) >= MIN_OTHERS else ONCE_RATIO
-        stands_out = np.log(change / ratio) > NOISE_FACTOR * _find_noise(past, others)
+        stands_out = np.log(change / ratio) > NOISE_FACTOR * _estimate_noise(past, others)
         if max(ratio, ratio / change, speeds.last[far] / usual) < limit and stands_out:
             found.append(SlowLink(hosts=(far,), far=far, bytes_per_s=speeds.last[far], usual_bytes_per_s=usual))
     return sorted(found, key=lambda link: link.bytes_per_s)
@@ -103,38 +107,38 @@ def list_slowed(speeds: LinkSpeeds) -> list[SlowLink]:
 
 def have_all_slowed(speeds: LinkSpeeds) -> bool | None:
     """Whether links have become slow in general: rank 0's own, or what they share. None: some were not probed twice."""
-    past = speeds.find_past()
+    past = speeds.compute_change_ratios()
     if not past or len(past) < len({*speeds.first, *speeds.last}):
         return None
     return float(np.median([*past.values()])) < TWICE_RATIO
 
 
-def find_next(link: SlowLink, crossed: Sequence[SlowLink]) -> float:
+def compute_repaired_speed(link: SlowLink, crossed: Sequence[SlowLink]) -> float:
     """What transfers go at once a link is repaired, bytes/s, of those that cross some slow links, the slowest first: it
     set the pace, and then the next one does."""
     faster = crossed[crossed.index(link) + 1 :]
     return min(faster[0].bytes_per_s if faster else link.usual_bytes_per_s, link.usual_bytes_per_s)
 
 
-def _find_slow(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> SlowLink | None:
+def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> SlowLink | None:
     """The link if every reading of it is slow against the others' at that time."""
     rounds = [found for found in (speeds.first, speeds.last) if far in found]
     compared = [[other for other in found if other != far] for found in rounds]
     if min(map(len, compared)) < MIN_OTHERS:
         return None
-    usual = [_find_usual(found, others) for found, others in zip(rounds, compared, strict=True)]
+    usual = [_median_of_hosts(found, others) for found, others in zip(rounds, compared, strict=True)]
     limit = ONCE_RATIO if len(rounds) == 1 else TWICE_RATIO
     if any(found[far] >= limit * speed for found, speed in zip(rounds, usual, strict=True)):
         return None
-    past = speeds.find_past()
-    noise = _find_noise(past, [other for other in past if other != far]) if len(rounds) == 2 else 0.0
+    past = speeds.compute_change_ratios()
+    noise = _estimate_noise(past, [other for other in past if other != far]) if len(rounds) == 2 else 0.0
     mean, usual_mean = _average([found[far] for found in rounds]), _average(usual)
     if np.log(usual_mean / mean) <= NOISE_FACTOR * noise:
         return None
     return SlowLink(hosts=(far,), far=far, bytes_per_s=mean, usual_bytes_per_s=usual_mean)
 
 
-def _find_short(speeds: LinkSpeeds, hosts: Sequence[str]) -> SlowLink | None:
+def _detect_slow_only_link(speeds: LinkSpeeds, hosts: Sequence[str]) -> SlowLink | None:
     """A job's only link if no reading of it comes near what any network of gloo's carries today. Those of NCCL differ
     too much: one that is slow for its kind may be faster than another."""
     known = [found[far] for far in hosts for found in (speeds.first, speeds.last) if far in found]
@@ -144,11 +148,11 @@ def _find_short(speeds: LinkSpeeds, hosts: Sequence[str]) -> SlowLink | None:
     return SlowLink(hosts=(speeds.near, far), far=far, bytes_per_s=speed, usual_bytes_per_s=GIGABIT_BYTES_PER_S)
 
 
-def _find_usual(values: Mapping[str, float], hosts: Iterable[str]) -> float:
+def _median_of_hosts(values: Mapping[str, float], hosts: Iterable[str]) -> float:
     return float(np.median([values[host] for host in hosts]))
 
 
-def _find_noise(past: Mapping[str, float], hosts: Sequence[str]) -> float:
+def _estimate_noise(past: Mapping[str, float], hosts: Sequence[str]) -> float:
     """How much readings of the same link differ, apart from what happened to all: median of the logarithms."""
     changes = np.log([past[host] for host in hosts])
     return float(np.median(np.abs(changes - np.median(changes)))) if len(changes) else 0.0

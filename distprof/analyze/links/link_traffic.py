@@ -16,7 +16,7 @@ from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.links.link_speeds import MIN_OTHERS, NOISE_FACTOR, TWICE_RATIO
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import find_median, medians_of_others, midmean
+from distprof.analyze.stats.statistics import fast_median, medians_of_others, midmean
 from distprof.facts.run import PASSES, Clock, Collectives, FloatArray, IntArray
 
 LASTING_RATIO = 0.9
@@ -97,7 +97,7 @@ def measure_rate(crossing: Sequence[Traffic], cycles: SyncCycles) -> float:
             span_ns = now_ns[rows].max(axis=0) - begun_ns.min(axis=0)
         else:
             span_ns = np.max([median_transfer(cycles, item) for item in beside] or [np.zeros(1)], axis=0)
-        middle_ns = float(find_median(span_ns))
+        middle_ns = float(fast_median(span_ns))
         if middle_ns > 0:
             sent[groups] = sent.get(groups, 0.0) + sum(item.ring_bytes for item in beside)
             took_ns[groups] = took_ns.get(groups, 0.0) + middle_ns
@@ -106,7 +106,7 @@ def measure_rate(crossing: Sequence[Traffic], cycles: SyncCycles) -> float:
 
 def median_transfer(cycles: SyncCycles, item: Traffic) -> FloatArray:
     """The transfer of its median member, ns, ``[num_cycles]``."""
-    middle: FloatArray = find_median(cycles.transfer_ns[item.rows, :, item.index], axis=0)
+    middle: FloatArray = fast_median(cycles.transfer_ns[item.rows, :, item.index], axis=0)
     return middle
 
 
@@ -118,7 +118,7 @@ def measure_scatter(cycles: SyncCycles, item: Traffic) -> FloatArray:
     waits = np.flatnonzero(cycles.is_waited_on[: item.index])
     first = int(waits[-1]) + 1 if len(waits) else 0
     own_ns = cycles.work_ns[item.rows, :, first : item.index + 1].sum(axis=2)
-    own_ns -= find_median(own_ns, axis=1, keepdims=True)
+    own_ns -= fast_median(own_ns, axis=1, keepdims=True)
     scatter: FloatArray = np.ptp(own_ns, axis=0)
     return scatter
 
@@ -197,7 +197,7 @@ def _compare(cycles: SyncCycles, traffic: list[Traffic]) -> dict[frozenset[str],
         took_ns = np.stack([median_transfer(cycles, item) for item in family])
         if len(family) <= MIN_OTHERS or not (took_ns > 0).all():
             continue
-        usual_ns, middle_ns = medians_of_others(took_ns), find_median(took_ns, axis=0)
+        usual_ns, middle_ns = medians_of_others(took_ns), fast_median(took_ns, axis=0)
         excess_ns = np.maximum(midmean(took_ns) - midmean(usual_ns), 0)
         for row, item in enumerate(family):
             own = frozenset(host for host in item.hosts if counts[host] == 1)

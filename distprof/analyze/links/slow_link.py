@@ -16,7 +16,7 @@ from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.links.link_speeds import (
     LinkSpeeds,
     SlowLink,
-    find_next,
+    compute_repaired_speed,
     have_all_slowed,
     list_slow,
     list_slowed,
@@ -36,7 +36,7 @@ from distprof.analyze.links.link_traffic import (
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.stats.statistics import find_median, midmean
+from distprof.analyze.stats.statistics import fast_median, midmean
 from distprof.facts.run import Clock, FloatArray
 from distprof.report.wait_report import VerdictKind
 
@@ -103,7 +103,7 @@ def _make_candidate(
         needed_ns = count_link_bytes(traffic, link.far) / link.bytes_per_s * 1e9
         if len(hosts) > 1:
             reason = "it carries less than gigabit Ethernet does"
-        elif hosts[0] in speeds.find_past():
+        elif hosts[0] in speeds.compute_change_ratios():
             reason = "at both ends of the job it carries less than three quarters of what the other links do"
         else:
             reason = "it carries less than half of what the other links do"
@@ -125,7 +125,7 @@ def _excess_of_link(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, 
         usual_ns = float(midmean(took_ns.ravel()))
         now_ns, then_ns = (
             _shorten(usual_ns, num_bytes, crossed[0].bytes_per_s, pace)
-            for pace in (link.bytes_per_s, find_next(link, crossed))
+            for pace in (link.bytes_per_s, compute_repaired_speed(link, crossed))
         )
         excess_ns[item.rows, :, item.index] = took_ns * (now_ns - then_ns) / usual_ns if usual_ns > 0 else 0.0
     return excess_ns
@@ -145,7 +145,7 @@ def _shorten(took_ns: float, num_bytes: float, pace: float, faster: float) -> fl
 def _share_together(cycles: SyncCycles, traffic: list[Traffic], excess_ns: FloatArray) -> float:
     """Share of the excess for which ranks come to a wait closer together than the transfers before it exceed."""
     waits = np.flatnonzero(cycles.is_waited_on)
-    awaited = cycles.find_awaited()[waits]
+    awaited = cycles.list_awaited()[waits]
     together_ns = all_ns = 0.0
     for item in traffic:
         if item.index in awaited:
@@ -173,9 +173,9 @@ def list_changed_links(
     since = locate_change(took_ns) if cycles.source == "collectives" else None
     if since is None:
         return []
-    ratio = _growth(took_ns, since) / float(find_median(took_ns[:since]))
-    for other_ns in (_add_up(cycles, within), find_median(cycles.work_ns.sum(axis=2), axis=0)):
-        before_ns = float(find_median(other_ns[:since]))
+    ratio = _growth(took_ns, since) / float(fast_median(took_ns[:since]))
+    for other_ns in (_add_up(cycles, within), fast_median(cycles.work_ns.sum(axis=2), axis=0)):
+        before_ns = float(fast_median(other_ns[:since]))
         if before_ns > 0 and _growth(other_ns, since) / before_ns >= OTHERS_RATIO * ratio:
             return []
     slower = [_has_grown(measured_steps, cycles, item, since, ratio) for item in crossing]
@@ -183,7 +183,7 @@ def list_changed_links(
     ends = _name_ends(grown, [item for item, is_slower in zip(crossing, slower, strict=True) if not is_slower])
     links = [link for link in list_slowed(speeds) if link.far in ends]
     if links:
-        gains = {link.hosts: 1 / link.bytes_per_s - 1 / find_next(link, links) for link in links}
+        gains = {link.hosts: 1 / link.bytes_per_s - 1 / compute_repaired_speed(link, links) for link in links}
         shares = {hosts: gain / sum(gains.values()) for hosts, gain in gains.items()}
     else:
         shares = {ends: 1.0} if ends and have_all_slowed(speeds) is not False else {}
@@ -212,7 +212,7 @@ def locate_change(values: FloatArray) -> int | None:
     before, after = total[splits - 1] / splits, (total[-1] - total[splits - 1]) / (count - splits)
     explained = np.where(after > before, (after - before) ** 2 * splits * (count - splits), 0.0)
     since = int(splits[explained.argmax()])
-    low, high = float(find_median(values[:since])), float(find_median(values[since:]))
+    low, high = float(fast_median(values[:since])), float(fast_median(values[since:]))
     if high - low < MIN_GROWTH_RATIO * low or high <= low:
         return None
     noise = np.concatenate([values[:since] - values[:since].mean(), values[since:] - values[since:].mean()])
@@ -235,14 +235,14 @@ def _add_up(cycles: SyncCycles, traffic: list[Traffic]) -> FloatArray:
 
 
 def _growth(values: FloatArray, since: int) -> float:
-    return float(find_median(values[since:]) - find_median(values[:since]))
+    return float(fast_median(values[since:]) - fast_median(values[:since]))
 
 
 def _has_grown(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Traffic, since: int, ratio: float) -> bool:
     """Whether this transfer grew with the others, by more than clocks may be wrong and ranks have come to differ."""
     transfer_ns = median_transfer(cycles, item)
     grown_ns = _growth(transfer_ns, since)
-    if grown_ns < OTHERS_RATIO * ratio * float(find_median(transfer_ns[:since])) or grown_ns <= 0:
+    if grown_ns < OTHERS_RATIO * ratio * float(fast_median(transfer_ns[:since])) or grown_ns <= 0:
         return False
     bound_ns = _clock_bound(measured_steps, cycles, item)
     return grown_ns > 2 * bound_ns and grown_ns > _growth(measure_scatter(cycles, item), since)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.causes.find_causes import find_causes
-from distprof.analyze.causes.verdict import find_verdict
-from distprof.analyze.cycles.sync_cycles import find_cycles, find_shortage
-from distprof.analyze.stats.measured_steps import choose_headline, find_measured_steps, read_timing
+from distprof.analyze.causes.verdict import choose_verdict
+from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
+from distprof.analyze.stats.measured_steps import choose_headline, choose_measured_steps, read_timing
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray, RankInfo, Run, RunMeta
 
 MOST_STEPS = 100
@@ -57,8 +57,8 @@ class LatestSteps:
 
 def _name_rank(run: Run) -> int | None:
     """The rank in the verdict that these facts alone would give."""
-    measured_steps = find_measured_steps(run)
+    measured_steps = choose_measured_steps(run)
     headline = choose_headline(measured_steps, *(read_timing(measured_steps, clock) for clock in Clock))
-    cycles = find_cycles(measured_steps, headline)
-    cause_costs = None if find_shortage(measured_steps, cycles) else find_causes(measured_steps, cycles)
-    return find_verdict(measured_steps, cycles, cause_costs).rank
+    cycles = build_cycles(measured_steps, headline)
+    cause_costs = None if explain_shortage(measured_steps, cycles) else find_causes(measured_steps, cycles)
+    return choose_verdict(measured_steps, cycles, cause_costs).rank

@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.analyze.stats.exposed import sum_exposed
 from distprof.analyze.stats.measured_steps import measure_between
-from distprof.analyze.stats.statistics import find_share
+from distprof.analyze.stats.statistics import ratio_of_sums
 from distprof.facts.run import COLUMN, KINDS, PHASES, ROW_WIDTH, Clock, FloatArray
 
 DIGITS = 6
@@ -90,7 +90,7 @@ def _describe_phases(table: FloatArray) -> dict[str, float]:
             details[f"phase/{phase}/{clock}_ms_max"] = float(values.max())
             details[f"phase/{phase}/{clock}_max_rank"] = float(np.argmax(values))
         if clock is not shown:
-            details[f"comm/exposed_{clock}_ratio"] = find_exposed_ratio(table, clock)
+            details[f"comm/exposed_{clock}_ratio"] = compute_exposed_ratio(table, clock)
     return details
 
 
@@ -123,9 +123,9 @@ def choose_clock(table: FloatArray) -> Clock:
     return Clock.DEVICE if np.isfinite(table[:, COLUMN["step_device_ns"]]).all() else Clock.HOST
 
 
-def find_exposed_ratio(table: FloatArray, clock: Clock) -> float:
+def compute_exposed_ratio(table: FloatArray, clock: Clock) -> float:
     """Exposed communication over step time, as in the report's headline; NaN: not measured."""
-    share = find_share(table[:, EXPOSED[clock]], table[:, COLUMN[f"step_{clock}_ns"]])
+    share = ratio_of_sums(table[:, EXPOSED[clock]], table[:, COLUMN[f"step_{clock}_ns"]])
     return np.nan if share is None else share
 
 

@@ -18,14 +18,14 @@ from distprof.analyze.live.live_metric_means import (
     ElapsedSteps,
     Means,
     choose_clock,
-    find_exposed_ratio,
+    compute_exposed_ratio,
     is_shadow,
     shorten,
 )
 from distprof.analyze.stats.exposed import subtract_exposed
 from distprof.analyze.stats.measured_steps import counts_between
 from distprof.analyze.summary.headline import pick_busiest
-from distprof.analyze.summary.ranks import find_mfu, find_rates
+from distprof.analyze.summary.ranks import compute_flop_rates, compute_mfu
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
 
 MAX_POINTS = 50
@@ -115,7 +115,7 @@ def make_point(
         "step/tokens_per_s": tokens / step_ns * 1e9 if tokens > 0 else np.nan,
         "step/loss": float(table[:, COLUMN["loss"]].mean()),
         "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
-        f"comm/exposed_{clock}_ratio": find_exposed_ratio(table, clock),
+        f"comm/exposed_{clock}_ratio": compute_exposed_ratio(table, clock),
     }
     for phase in PHASES:
         times_ns = table[:, COLUMN[f"{phase}_{clock}_ns"]]
@@ -138,8 +138,8 @@ def _measure_flops(table: FloatArray, meta: RunMeta, peaks: Sequence[float | Non
     if meta.work is None:
         return {}
     micro_steps, step_ns = table[:, COLUMN["micro_steps"]], table[:, COLUMN[f"step_{clock}_ns"]]
-    achieved = find_rates(meta.work.model_flops_per_micro_step, micro_steps, step_ns)
-    mfu = find_mfu(achieved, peaks)
+    achieved = compute_flop_rates(meta.work.model_flops_per_micro_step, micro_steps, step_ns)
+    mfu = compute_mfu(achieved, peaks)
     return {
         "flops/achieved_per_device": float(achieved.mean()),
         **({} if mfu is None else {"flops/mfu_ratio": float(mfu.mean())}),

@@ -45,7 +45,7 @@ def repeat_computing(cycles: SyncCycles, first: int, *, recorded: int, wanted: i
         recorded: Micro-steps of a recorded step.
         wanted: Micro-steps instead.
     """
-    work_ns, own_ns = cycles.work_ns.copy(), _find_own(cycles) / recorded
+    work_ns, own_ns = cycles.work_ns.copy(), _sum_own_times(cycles) / recorded
     work_ns[:, :, first] += _sum_before(own_ns, max(wanted - recorded, 0))
     work_ns[:, :, first] = np.maximum(work_ns[:, :, first] - max(recorded - wanted, 0) * own_ns, 0)
     return dataclasses.replace(cycles, work_ns=work_ns)
@@ -62,7 +62,7 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
     Returns:
         None: the collectives are not issued like this.
     """
-    parts = _find_micro_steps(cycles)
+    parts = _group_by_micro_step(cycles)
     if len(parts) != recorded or any(
         CollectiveKind.ALL_GATHER not in {cycles.kinds[at] for at in part} for part in parts
     ):
@@ -79,7 +79,7 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
         for at in part:
             work_ns = cycles.work_ns[:, :, at]
             if at == part[0]:
-                work_ns = _find_first(cycles, parts) if number else cycles.work_ns[:, :, parts[0][0]]
+                work_ns = _measure_before_first(cycles, parts) if number else cycles.work_ns[:, :, parts[0][0]]
             left_ns = left_ns + np.roll(work_ns, shift, axis=1)
             if last or at in gathers:
                 order.append(at)
@@ -102,7 +102,7 @@ def keep_gathered(cycles: SyncCycles) -> SyncCycles | None:
     """Parameters stay gathered from forward to backward: nothing is gathered there. None: nothing is as it is."""
     again = np.array([
         cycles.issued[index] is Phase.BACKWARD and cycles.kinds[index] is CollectiveKind.ALL_GATHER
-        for index in cycles.find_awaited().tolist()
+        for index in cycles.list_awaited().tolist()
     ], dtype=bool)  # fmt: skip
     if not again.any() or again[-1]:
         return None
@@ -114,7 +114,7 @@ def keep_gathered(cycles: SyncCycles) -> SyncCycles | None:
     )
 
 
-def _find_own(cycles: SyncCycles) -> FloatArray:
+def _sum_own_times(cycles: SyncCycles) -> FloatArray:
     """Own time of all micro-steps, ``[num_ranks, num_cycles]``."""
     own_ns: FloatArray = np.nan_to_num(cycles.phase_ns[:, :, _REPEATED_CODES]).sum(axis=2)
     return own_ns
@@ -129,7 +129,7 @@ def _sum_before(values: FloatArray, count: int) -> FloatArray:
     return found
 
 
-def _find_micro_steps(cycles: SyncCycles) -> list[list[int]]:
+def _group_by_micro_step(cycles: SyncCycles) -> list[list[int]]:
     """The collectives of each: those of a forward, and of the backward that follows."""
     parts: list[list[int]] = []
     before: object = None
@@ -144,10 +144,10 @@ def _find_micro_steps(cycles: SyncCycles) -> list[list[int]]:
     return parts
 
 
-def _find_first(cycles: SyncCycles, parts: list[list[int]]) -> FloatArray:
+def _measure_before_first(cycles: SyncCycles, parts: list[list[int]]) -> FloatArray:
     """Own time before the first collective of any micro-step but the first one, ``[num_ranks, num_cycles]``."""
     if len(parts) > 1:
         return cycles.work_ns[:, :, parts[1][0]]
     inside_ns = cycles.work_ns[:, :, parts[0][1:]].sum(axis=2)
-    first_ns: FloatArray = np.clip(_find_own(cycles) - inside_ns, 0, cycles.work_ns[:, :, parts[0][0]])
+    first_ns: FloatArray = np.clip(_sum_own_times(cycles) - inside_ns, 0, cycles.work_ns[:, :, parts[0][0]])
     return first_ns

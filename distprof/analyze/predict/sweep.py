@@ -12,14 +12,14 @@ import numpy as np
 
 from distprof import __version__
 from distprof.analyze.cycles.shortage import find_shortage
-from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.predict.forecasts import report_forecasts
-from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, find_mean_interval
+from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, mean_confidence_interval
 from distprof.analyze.stats.measured_steps import (
     MeasuredSteps,
     Timing,
     choose_headline,
-    find_measured_steps,
+    choose_measured_steps,
     read_timing,
 )
 from distprof.facts.run import Clock, FloatArray, Run
@@ -48,7 +48,7 @@ def measure_job(run: Run, swept: Mapping[str, Sequence[str]] | None = None) -> J
         run: The job's.
         swept: Keys with the values that are foretold. None: nothing is.
     """
-    measured_steps = find_measured_steps(run)
+    measured_steps = choose_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
     timing = choose_headline(measured_steps, on_host, on_device)
     if timing is None or not timing.elapsed_ns.mean() > 0:  # records may claim anything
@@ -98,13 +98,13 @@ def _describe_job(job: SweepJob, found: JobSteps | None) -> SweepRow:
         return row
     step_ns, tokens = found.step_ns, found.tokens_per_step
     total_ns = float(step_ns.sum())
-    low_ns, high_ns = find_mean_interval(step_ns) or (None, None)
+    low_ns, high_ns = mean_confidence_interval(step_ns) or (None, None)
     return dataclasses.replace(
         row, clock=found.clock.value, steps=len(step_ns), mean_ns=float(step_ns.mean()), mean_low_ns=low_ns,
         mean_high_ns=high_ns,
         median_ns=float(np.median(step_ns)), std_ns=float(step_ns.std(ddof=1)) if len(step_ns) > 1 else None,
         min_ns=float(step_ns.min()), max_ns=float(step_ns.max()), total_ns=total_ns,
-        spread_ratio=_find_spread(step_ns),
+        spread_ratio=_coefficient_of_variation(step_ns),
         tokens_per_s=None if tokens is None else tokens * len(step_ns) / total_ns * 1e9,
     )  # fmt: skip
 
@@ -135,7 +135,8 @@ def _make_pair(
     efficiency = None if tokens is None or same_ranks else ratio.inverse(tokens * base.ranks / job.ranks)
     pair = SweepPair(
         key=key, base=base.settings[key], value=job.settings[key], others=others, base_job=base.number, job=job.number,
-        time=ratio.show(), base_spread_ratio=_find_spread(before.step_ns), spread_ratio=_find_spread(after.step_ns),
+        time=ratio.show(), base_spread_ratio=_coefficient_of_variation(before.step_ns),
+        spread_ratio=_coefficient_of_variation(after.step_ns),
         throughput=None if throughput is None else throughput.show(),
         efficiency=None if efficiency is None else efficiency.show(),
         foretold=before.foretold.get((key, job.settings[key])),
@@ -157,8 +158,8 @@ def _summarise(pairs: Sequence[tuple[SweepPair, LogRatio]]) -> Iterator[SweepEff
             least=min(pair.time.value for pair in own), most=max(pair.time.value for pair in own),
             num_longer=sum(pair.time.low is not None and pair.time.low > 1 for pair in own),
             num_shorter=sum(pair.time.high is not None and pair.time.high < 1 for pair in own),
-            base_spread_ratio=_find_median([pair.base_spread_ratio for pair in own]),
-            spread_ratio=_find_median([pair.spread_ratio for pair in own]),
+            base_spread_ratio=_median_of_known([pair.base_spread_ratio for pair in own]),
+            spread_ratio=_median_of_known([pair.spread_ratio for pair in own]),
             efficiency=None if factor is None else whole.inverse(factor).show(),
             foretold=_average([pair.foretold for pair in own]),
         )  # fmt: skip
@@ -174,11 +175,11 @@ def _average(ratios: Sequence[SweepRatio | None]) -> SweepRatio | None:
     return SweepRatio(value=math.exp(sum(math.log(ratio.value) for ratio in known) / len(known)), low=None, high=None)
 
 
-def _find_spread(step_ns: FloatArray) -> float | None:
+def _coefficient_of_variation(step_ns: FloatArray) -> float | None:
     return float(step_ns.std(ddof=1) / step_ns.mean()) if len(step_ns) > 1 else None
 
 
-def _find_median(values: Sequence[float | None]) -> float | None:
+def _median_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -210,7 +211,7 @@ def foretell_values(
     }  # fmt: skip
     if not wanted or measured_steps.num_missing:
         return {}
-    cycles = find_cycles(measured_steps, headline)
+    cycles = build_cycles(measured_steps, headline)
     if find_shortage(measured_steps, cycles):
         return {}
     return {

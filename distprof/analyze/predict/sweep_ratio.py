@@ -46,16 +46,16 @@ def compare_means(step_ns: FloatArray, base_ns: FloatArray) -> LogRatio:
     The interval is Welch's, of logarithms: the error of each mean is that of as many independent steps as its
     autocorrelated ones are worth. Source: Welch (1947), Biometrika 34.
     """
-    parts = [_find_error(values) for values in (step_ns, base_ns)]
+    parts = [_log_mean_variance(values) for values in (step_ns, base_ns)]
     value = math.log(float(step_ns.mean()) / float(base_ns.mean()))
     known = [part for part in parts if part is not None]
     return _add(value, known) if len(known) == len(parts) else LogRatio(value=value, variance=None, freedom=math.inf)
 
 
-def find_mean_interval(step_ns: FloatArray) -> tuple[float, float] | None:
+def mean_confidence_interval(step_ns: FloatArray) -> tuple[float, float] | None:
     """The 95 % interval of a job's mean step, ns, with the error that `compare_means` gives it. None: there are too few
     steps for one."""
-    error = _find_error(step_ns)
+    error = _log_mean_variance(step_ns)
     if error is None:
         return None
     shown = LogRatio(value=math.log(float(step_ns.mean())), variance=error[0], freedom=error[1]).show()
@@ -80,7 +80,7 @@ def combine(ratios: Sequence[LogRatio]) -> LogRatio:
     return within if apart <= (within.variance or 0.0) else LogRatio(value=value, variance=apart, freedom=number - 1)
 
 
-def _find_error(values: FloatArray) -> tuple[float, float] | None:
+def _log_mean_variance(values: FloatArray) -> tuple[float, float] | None:
     """The variance of the logarithm of a mean, and its degrees of freedom. None: there are too few steps."""
     number = len(values)
     if number < LEAST_STEPS:

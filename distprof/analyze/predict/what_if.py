@@ -11,7 +11,7 @@ from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import CauseCosts
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import estimate, find_median
+from distprof.analyze.stats.statistics import estimate, fast_median
 from distprof.facts.run import OWN_PARTS, FloatArray, Phase
 from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 
@@ -151,7 +151,7 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
         now = np.zeros((size, len(cycles.steps)))
         free = np.zeros_like(now)
         over: list[FloatArray] = []
-        for index, awaited in enumerate(cycles.find_awaited().tolist()):
+        for index, awaited in enumerate(cycles.list_awaited().tolist()):
             now += cycles.work_ns[*there, index]
             if awaited == index:
                 free = np.maximum(now.max(axis=0), free) + cycles.transfer_ns[*there, index] * scale
@@ -159,5 +159,5 @@ def _replay_with(cycles: SyncCycles, size: int) -> FloatArray:
             if cycles.is_waited_on[index]:
                 absent = False if cycles.absent is None else cycles.absent[:, index]
                 now = np.where(absent, now, np.maximum(now, over[index]))
-        total_ns += find_median(now, axis=0)
+        total_ns += fast_median(now, axis=0)
     return total_ns / rounds

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_middle
+from distprof.analyze.cycles.sync_cycles import SyncCycles, lower_median
 from distprof.analyze.cycles.transfers import measure_lead
-from distprof.analyze.stats.statistics import find_median
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import FloatArray, IntArray
 
 MAX_ROUNDS = 4
@@ -90,7 +90,7 @@ def replay(
     transfer_ns = cycles.transfer_ns if transfer_ns is None else transfer_ns
     through_ns = _play(cycles, cycles.start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
     if recorded or len(cycles.groups[-1]) == 1 or not cycles.knows_starts:
-        return cycles.find_length(through_ns)  # all leave the last wait together
+        return cycles.measure_length(through_ns)  # all leave the last wait together
     usual_ns = _play(cycles, cycles.start_ns, cycles.work_ns, cycles.transfer_ns, median_arrivals=False)
     start_ns = cycles.start_ns
     for _ in range(MAX_ROUNDS):
@@ -98,7 +98,7 @@ def replay(
         if np.abs(start_ns - before_ns).max() < 1.0:
             break
         through_ns = _play(cycles, start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
-    return cycles.find_length(through_ns)
+    return cycles.measure_length(through_ns)
 
 
 def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
@@ -111,8 +111,8 @@ def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:
     """
     follows = np.diff(cycles.steps, prepend=cycles.steps[0]) == 1
     before_ns = np.roll(later_ns, 1, axis=1)
-    start_ns = cycles.start_ns + np.where(follows, before_ns, find_median(later_ns, axis=1, keepdims=True))
-    moved: FloatArray = start_ns - find_middle(start_ns)
+    start_ns = cycles.start_ns + np.where(follows, before_ns, fast_median(later_ns, axis=1, keepdims=True))
+    moved: FloatArray = start_ns - lower_median(start_ns)
     return moved
 
 
@@ -136,7 +136,7 @@ def _play(
             now = _wait(now, over[int(cycles.waits_for[index])], waited[index], median_arrivals=median_arrivals)
         for group, members in groups:
             here = _pick(ready, members)
-            arrived = find_median(here, axis=0) if median_arrivals else here.max(axis=0)
+            arrived = fast_median(here, axis=0) if median_arrivals else here.max(axis=0)
             took = _pick(transfer_ns[:, :, index], members)
             if cycles.ahead is not None and cycles.ahead.usual_ns[:, index].any():
                 ahead_ns = cycles.ahead.usual_ns[:, index]
@@ -161,7 +161,7 @@ def _wait(
     if median_arrivals:
         now = now.copy()
         for _, members in groups:
-            now[members] = np.minimum(now[members], find_median(now[members], axis=0))
+            now[members] = np.minimum(now[members], fast_median(now[members], axis=0))
     return np.maximum(now, over_ns)
 
 

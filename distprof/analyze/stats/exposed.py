@@ -22,7 +22,7 @@ def sum_exposed(rows: FloatArray, clock: Clock) -> FloatArray:
     return sum(phases_ns, start=sum(waits_ns, start=np.zeros(rows.shape[:-1])))
 
 
-def find_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
+def compute_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """Mean exposed communication per step on the timing's clock, ns, ``[num_ranks]``; NaN: not measured.
 
     On the host clock a trace shows exposed communication only if it has a range for it. Without one, nobody knows how
@@ -36,16 +36,16 @@ def find_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     return exposed_ns
 
 
-def find_waits(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
+def compute_waits(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """Mean wait inside each own phase, ns, ``[num_ranks, len(OWN_PHASES)]``; 0 where it was not measured."""
     columns = (measured_steps.run.column(f"{phase}_wait_{timing.clock}_ns") for phase in OWN_PHASES)
     waits_ns: FloatArray = np.stack([np.nan_to_num(column[:, timing.used]).mean(axis=1) for column in columns], axis=1)
     return waits_ns
 
 
-def find_own(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
+def compute_own_times(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """A rank's own time: its mean step less exposed communication, ns, ``[num_ranks]``; NaN: not measured."""
-    return subtract_exposed(timing.mean_step_ns, find_exposed(measured_steps, timing))
+    return subtract_exposed(timing.mean_step_ns, compute_exposed(measured_steps, timing))
 
 
 def subtract_exposed(step_ns: FloatArray, exposed_ns: FloatArray) -> FloatArray:

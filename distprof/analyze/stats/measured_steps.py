@@ -64,7 +64,7 @@ class Timing:
     would not: ranks that are not in lockstep are slow in turn."""
 
 
-def find_measured_steps(run: Run) -> MeasuredSteps:
+def choose_measured_steps(run: Run) -> MeasuredSteps:
     """Finds the ranks and steps that count."""
     recorded: BoolArray = np.isfinite(run.column("step"))
     present: BoolArray = np.logical_or.reduce(recorded, axis=1)
@@ -88,7 +88,7 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
         phase_ns[~measured] = np.nan
     between_ns = np.zeros(step_ns.shape)
     if counts_between(measured_steps.run.meta):
-        known_ns = np.pad(find_between(measured_steps, clock), ((0, 0), (1, 0)))[:, used]
+        known_ns = np.pad(measure_counted_between(measured_steps, clock), ((0, 0), (1, 0)))[:, used]
         between_ns = np.where(np.isfinite(known_ns[measured]).all(axis=0), known_ns, 0.0)
     return Timing(
         clock=clock, used=used, measured=measured, step_ns=step_ns, phase_ns=phase_ns,
@@ -104,7 +104,7 @@ def counts_between(meta: RunMeta) -> bool:
     return not (isinstance(train, Mapping) and train.get("mode") == "backward")
 
 
-def find_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
+def measure_counted_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
     """From the end of the step before to the begin of each step but the first, ``[num_ranks, num_steps - 1]``.
 
     NaN: one of the two is not measured, or they do not follow each other. Begins and ends of a rank's steps are on its

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from distprof.analyze.stats.statistics import find_median, standardise
+from distprof.analyze.stats.statistics import fast_median, standardise
 from distprof.facts.run import FloatArray, IntArray
 
 MAX_AUTOCORRELATION = 0.97
@@ -107,7 +107,7 @@ def t_survival(ratio: float, degrees_of_freedom: float) -> float:
 
 
 def _pool(values: FloatArray) -> float:
-    return float(find_median(values) if len(values) >= MANY_SERIES else np.mean(values))
+    return float(fast_median(values) if len(values) >= MANY_SERIES else np.mean(values))
 
 
 def binomial_tail(count: int, total: int, share: float) -> float:

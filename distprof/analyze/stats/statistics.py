@@ -35,7 +35,7 @@ def as_numbers(values: FloatArray) -> tuple[float | None, ...]:
     return tuple(as_number(value) for value in values.tolist())
 
 
-def find_share(part: FloatArray, whole: FloatArray) -> float | None:
+def ratio_of_sums(part: FloatArray, whole: FloatArray) -> float | None:
     """Sum over ranks of a part over the sum of the whole, of the ranks that measured both, ``[num_ranks]`` each."""
     there = np.isfinite(part) & np.isfinite(whole)
     total = float(whole[there].sum())
@@ -56,12 +56,12 @@ def spread_over_ranks(values: FloatArray, numbers: Sequence[int]) -> Spread:
         return Spread(median=None, min=None, min_rank=None, max=None, max_rank=None)
     low, high = (int(there[find(values[there])]) for find in (np.argmin, np.argmax))
     return Spread(
-        median=float(find_median(values[there])),
+        median=float(fast_median(values[there])),
         min=float(values[low]), min_rank=numbers[low], max=float(values[high]), max_rank=numbers[high],
     )  # fmt: skip
 
 
-def find_median(values: FloatArray, axis: int | None = None, *, keepdims: bool = False) -> FloatArray:
+def fast_median(values: FloatArray, axis: int | None = None, *, keepdims: bool = False) -> FloatArray:
     """`np.median` of one axis, or of all values, at a fraction of its cost: analyses take many of small arrays.
 
     As there, NaN where there is a NaN.
@@ -83,7 +83,7 @@ def find_median(values: FloatArray, axis: int | None = None, *, keepdims: bool =
 
 def median_of_others(values: FloatArray, rows: int | IntArray) -> FloatArray:
     """Median over axis 0 without one or several of its rows."""
-    return find_median(np.delete(values, rows, axis=0), axis=0)
+    return fast_median(np.delete(values, rows, axis=0), axis=0)
 
 
 def medians_of_others(values: FloatArray, rows: IntArray | None = None) -> FloatArray:
@@ -104,7 +104,7 @@ def medians_of_others(values: FloatArray, rows: IntArray | None = None) -> Float
     return middle
 
 
-def find_excess(values: FloatArray, rows: int | IntArray) -> FloatArray:
+def excess_over_others(values: FloatArray, rows: int | IntArray) -> FloatArray:
     """One or several rows of axis 0, less the median of the other rows."""
     excess: FloatArray = values[rows] - median_of_others(values, rows)
     return excess
@@ -120,8 +120,8 @@ def midmean(values: FloatArray) -> FloatArray:
 
 def mad_sigma(values: FloatArray) -> FloatArray:
     """Robust standard deviation along the last axis: 1.4826 times the median absolute deviation."""
-    away = values - find_median(values, axis=-1, keepdims=True)
-    sigma: FloatArray = 1.4826 * find_median(np.abs(away), axis=-1)
+    away = values - fast_median(values, axis=-1, keepdims=True)
+    sigma: FloatArray = 1.4826 * fast_median(np.abs(away), axis=-1)
     return sigma
 
 
@@ -141,7 +141,7 @@ def standardise(values: FloatArray, sigma: FloatArray | None = None) -> FloatArr
         sigma: A robust standard deviation of each, ``[num_series]``; 0: the result is 0. None: its `mad_sigma`.
     """
     sigma = mad_sigma(values) if sigma is None else sigma
-    away = values - find_median(values, axis=1, keepdims=True)
+    away = values - fast_median(values, axis=1, keepdims=True)
     scaled = np.divide(away, sigma[:, None], out=np.zeros_like(away), where=sigma[:, None] > 0)
     np.clip(scaled, -CUT_SPREADS, CUT_SPREADS, out=scaled)
     scaled -= scaled.mean(axis=1, keepdims=True)
@@ -166,7 +166,7 @@ def draw_blocks(num_steps: int, *, num_draws: int = NUM_DRAWS) -> IntArray:
     return (starts[:, :, None] + np.arange(long)).reshape(num_draws, -1)[:, :num_steps]
 
 
-def find_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
+def bootstrap_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
     """The 95 % interval of a statistic over steps, by block bootstrap.
 
     Args:
@@ -205,9 +205,9 @@ def estimate(
     if len(lost_ns) < FEW:
         low, high = _weigh_few(lost_ns)
     elif excess_ns is None or centre <= 0:
-        low, high = find_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
+        low, high = bootstrap_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
     else:
-        low, high = find_interval(
+        low, high = bootstrap_interval(
             np.stack([lost_ns, excess_ns]),
             lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
         )

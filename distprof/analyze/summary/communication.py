@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.collective_order import choose_tables
-from distprof.analyze.cycles.device_collectives import find_starts, measure_took
+from distprof.analyze.cycles.device_collectives import compute_earliest_starts, measure_took
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import as_number, as_numbers, find_median
+from distprof.analyze.stats.statistics import as_number, as_numbers, fast_median
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import KINDS, PASSES, Clock, CollectiveKind, Collectives, FloatArray, IntArray
 from distprof.report.report import BandwidthReport, CommunicationReport
@@ -87,7 +87,7 @@ def _measure_timed(measured_steps: MeasuredSteps, kind: CollectiveKind) -> tuple
         for table in own:
             at, row = np.searchsorted(table.steps, steps), int(np.flatnonzero(table.ranks == position)[0])
             columns = [index for index, other in enumerate(table.kinds) if other is kind]
-            begins.append(find_starts(table, at)[row][:, columns])
+            begins.append(compute_earliest_starts(table, at)[row][:, columns])
             ends.append(table.end_ns[row, at][:, columns])
             exposed.append(table.exposed_ns[row, at][:, columns])
         each_ns = measure_union(np.concatenate(begins, axis=1), np.concatenate(ends, axis=1))
@@ -128,19 +128,19 @@ def report_bandwidths(measured_steps: MeasuredSteps) -> list[BandwidthReport]:
     return reports
 
 
-def find_bus_factor(kind: CollectiveKind, num_ranks: int) -> float | None:
+def compute_bus_factor(kind: CollectiveKind, num_ranks: int) -> float | None:
     """Bus bandwidth over algorithm bandwidth in a group of several ranks. None: not defined for this kind."""
     return SENT[kind] * (num_ranks - 1) / num_ranks if kind in SENT else None
 
 
-def _find_transfers(table: Collectives, steps: IntArray) -> FloatArray:
+def _measure_shortest(table: Collectives, steps: IntArray) -> FloatArray:
     """In some of a table's steps, ns, ``[num_steps, num_collectives]``; NaN: not known."""
     took_ns: FloatArray = measure_took(table, steps).min(axis=0)
     return np.where((took_ns > 0) & (len(table.ranks) == table.size), took_ns, np.nan)
 
 
 def _list_samples(measured_steps: MeasuredSteps, table: Collectives) -> Iterator[_Sample]:
-    transfer_ns = _find_transfers(table, np.flatnonzero(measured_steps.counted[table.steps]))
+    transfer_ns = _measure_shortest(table, np.flatnonzero(measured_steps.counted[table.steps]))
     for index, (kind, size_bytes) in enumerate(zip(table.kinds, table.sizes_bytes, strict=True)):
         if len(transfer_ns):
             yield _Sample(kind=kind, size_bytes=size_bytes, transfer_ns=transfer_ns[:, index])
@@ -164,13 +164,13 @@ def _report(measured_steps: MeasuredSteps, table: Collectives, samples: Sequence
     transfer_ns = np.concatenate([sample.transfer_ns for sample in samples])
     known = np.isfinite(transfer_ns)
     pace_ns = np.concatenate([sample.transfer_ns / (sample.size_bytes or np.nan) for sample in samples])
-    algorithm = as_number(1e9 / float(find_median(pace_ns[known]))) if known.any() else None
-    factor = find_bus_factor(kind, table.size)
+    algorithm = as_number(1e9 / float(fast_median(pace_ns[known]))) if known.any() else None
+    factor = compute_bus_factor(kind, table.size)
     return BandwidthReport(
         group=table.group, kind=kind.value, least_bytes=min(sizes, default=None), most_bytes=max(sizes, default=None),
         num_ranks=table.size,
         hosts=tuple(dict.fromkeys(measured_steps.run.ranks[position].host for position in table.ranks.tolist())),
-        count=int(known.sum()), transfer_ns=float(find_median(transfer_ns[known])) if known.any() else None,
+        count=int(known.sum()), transfer_ns=float(fast_median(transfer_ns[known])) if known.any() else None,
         algorithm_bytes_per_s=algorithm,
         bus_bytes_per_s=None if algorithm is None or factor is None else algorithm * factor,
         members_missing=max(table.size - len(table.ranks), 0),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.stats.exposed import find_exposed
+from distprof.analyze.stats.exposed import compute_exposed
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import KINDS, Clock, Collectives, Run
@@ -155,7 +155,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append("not every rank has device times: the headline is on the host clock")
     if headline is not None and not np.isfinite(headline.mean_phase_ns).any():
         notes.append("phases were not recorded: step time only")
-    elif headline and run.meta.world_size > 1 and not np.isfinite(find_exposed(measured_steps, headline)).any():
+    elif headline and run.meta.world_size > 1 and not np.isfinite(compute_exposed(measured_steps, headline)).any():
         notes.append(
             f"exposed communication is not measured: on the {headline.clock} clock no range marks it, so it is part of "
             "the other phases"

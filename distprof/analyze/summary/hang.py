@@ -39,7 +39,7 @@ class _Wait:
     """Of the collectives in which the waiting ones are."""
 
 
-def find_hang(run: Run) -> HangReport | None:
+def report_hang(run: Run) -> HangReport | None:
     """Who waits for whom. None: no rank wrote that its steps had stopped ending, nobody waits for one that is dead, has
     failed because of one that had ended, or had waited for long when the job was stopped."""
     infos = {info.rank: info for info in run.ranks if info.source == "recorded"}
@@ -51,7 +51,7 @@ def find_hang(run: Run) -> HangReport | None:
     ended = {rank for rank, info in infos.items() if info.ended is not None}
     failed = {rank for rank, info in infos.items() if info.ended == "failed"}
     lost = any(dead & {*wait.absent} or (ended & {*wait.absent} and failed & {*wait.waiting}) for wait in waits)
-    waited_s = None if stalled or lost else _find_long_wait(run, waits)
+    waited_s = None if stalled or lost else _measure_long_wait(run, waits)
     if not (stalled or lost or waited_s):
         return None
     kind, wait, blamed = _choose(waits)
@@ -68,19 +68,19 @@ def find_hang(run: Run) -> HangReport | None:
 
 def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
     """One for each process group in which somebody waits, the one with most waiting first; then for each message."""
-    told = {
+    groups_by_rank = {
         rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
     }  # fmt: skip
     groups: dict[_Group, list[tuple[int, GroupStand]]] = {}
-    for rank, items in told.items():
+    for rank, items in groups_by_rank.items():
         for group, item in items.items():
             if item.pending is not None:
                 groups.setdefault(group, []).append((rank, item))
-    waits = [_find_wait(group, found, stands, told, everyone) for group, found in groups.items()]
+    waits = [_summarise_wait(group, found, stands, groups_by_rank, everyone) for group, found in groups.items()]
     return [*sorted(waits, key=lambda wait: (-len(wait.waiting), wait.group)), *_list_messages(stands, everyone)]
 
 
-def _find_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
+def _measure_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
     """How long ranks had waited for others, if that was long for this job, s."""
     waited_s = max((wait.pending.waited_s or 0.0 for wait in waits if wait.pending and wait.absent), default=0.0)
     steps_ns = run.column("step_host_ns")
@@ -103,33 +103,35 @@ def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
     return waits
 
 
-def _find_wait(
+def _summarise_wait(
     group: _Group,
     found: Sequence[tuple[int, GroupStand]],
     stands: Mapping[int, Stand],
-    told: Mapping[int, Mapping[_Group, GroupStand]],
+    groups_by_rank: Mapping[int, Mapping[_Group, GroupStand]],
     everyone: range,
 ) -> _Wait:
     pendings = {rank: item.pending for rank, item in found if item.pending is not None}
     oldest = min(pendings.values(), key=lambda pending: pending.number)
     waiting = {rank: pending for rank, pending in pendings.items() if pending.number == oldest.number}
-    members = [rank for rank in found[0][1].ranks or _find_members(group, told, everyone) if rank in everyone]
+    members = [rank for rank in found[0][1].ranks or _list_members(group, groups_by_rank, everyone) if rank in everyone]
     come = {
         rank for rank in members
-        if rank in stands and _count_issued(stands[rank], told[rank], group) >= oldest.number
+        if rank in stands and _count_issued(stands[rank], groups_by_rank[rank], group) >= oldest.number
     }  # fmt: skip
     absent = [rank for rank in members if rank not in come]
     kinds = tuple(sorted({pending.kind for pending in waiting.values()}))
     return _Wait(group=group[0], pending=oldest, waiting=tuple(sorted(waiting)), absent=tuple(absent), kinds=kinds)
 
 
-def _find_members(group: _Group, told: Mapping[int, Mapping[_Group, GroupStand]], everyone: range) -> Sequence[int]:
+def _list_members(
+    group: _Group, groups_by_rank: Mapping[int, Mapping[_Group, GroupStand]], everyone: range
+) -> Sequence[int]:
     """Of a group that is not listed: of another than the default one only those are known that told of it."""
-    return everyone if group[0] == "default" else [rank for rank, groups in told.items() if group in groups]
+    return everyone if group[0] == "default" else [rank for rank, groups in groups_by_rank.items() if group in groups]
 
 
-def _count_issued(stand: Stand, told: Mapping[_Group, GroupStand], group: _Group) -> int:
-    return told[group].issued if stand.source == "ring" and group in told else 0
+def _count_issued(stand: Stand, group_stands: Mapping[_Group, GroupStand], group: _Group) -> int:
+    return group_stands[group].issued if stand.source == "ring" and group in group_stands else 0
 
 
 def _choose(
@@ -159,11 +161,16 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
         info.rank: None if np.isnan(row).all() else int(np.nanmax(row))
         for info, row in zip(run.ranks, steps, strict=True)
     }  # fmt: skip
-    stopped = {told.rank: told for info in infos.values() if info.stand is not None for told in info.stand.stopped}
+    stopped = {
+        stopped_rank.rank: stopped_rank
+        for info in infos.values()
+        if info.stand is not None
+        for stopped_rank in info.stand.stopped
+    }
     places: dict[StandReport, list[int]] = {}
     for rank in everyone:
         info = infos.get(rank)
-        place = _find_place(None if info is None else info.stand, _name_state(info), last.get(rank))
+        place = _describe_stand(None if info is None else info.stand, _name_state(info), last.get(rank))
         if rank in stopped and place.state in ("silent", "gone", "unknown"):
             place = replace(place, state="stopped", stack=stopped[rank].stack, where=stopped[rank].where)
         if info is not None and place.state == "failed" and rank in blamed:
@@ -173,7 +180,7 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
     return sorted(found, key=lambda item: (not {*item.ranks} & {*blamed}, len(item.ranks), item.ranks))
 
 
-def _find_place(stand: Stand | None, state: StandState, last_step: int | None) -> StandReport:
+def _describe_stand(stand: Stand | None, state: StandState, last_step: int | None) -> StandReport:
     """A place without its ranks."""
     if stand is None:
         return StandReport(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import find_exposed, find_own, find_waits
+from distprof.analyze.stats.exposed import compute_exposed, compute_own_times, compute_waits
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
-from distprof.analyze.stats.statistics import as_number, find_excess, find_share, spread_over_ranks
+from distprof.analyze.stats.statistics import as_number, excess_over_others, ratio_of_sums, spread_over_ranks
 from distprof.analyze.summary.ranks import Efficiency
 from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock, FloatArray
 from distprof.report.report import BusiestRank, Headline
@@ -30,25 +30,25 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
             exposed_ns=None, busiest=None,
         )  # fmt: skip
     elapsed_ns = timing.elapsed_ns
-    exposed_ns = find_exposed(measured_steps, timing)
+    exposed_ns = compute_exposed(measured_steps, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
         clock=timing.clock.value,
         step_mean_ns=float(elapsed_ns.mean()),
         step_median_ns=float(np.median(elapsed_ns)),
         step_p95_ns=float(np.percentile(elapsed_ns, 95)),
-        between_ratio=_find_between_ratio(timing),
+        between_ratio=_compute_between_ratio(timing),
         tokens_per_s=_count_tokens(measured_steps, timing, float(elapsed_ns.sum())),
         achieved_flops_per_s=_spread_achieved(measured_steps, reached),
         mfu_ratio=_mean_or_none([item.mfu_ratio for item in there]),
         hfu_ratio=_mean_or_none([item.hfu_ratio for item in there]),
-        exposed_ratio=find_share(exposed_ns, timing.mean_step_ns),
+        exposed_ratio=ratio_of_sums(exposed_ns, timing.mean_step_ns),
         exposed_ns=as_number(float(exposed_ns[timing.measured].mean())),
-        busiest=find_busiest(measured_steps, timing),
+        busiest=report_busiest(measured_steps, timing),
     )
 
 
-def _find_between_ratio(timing: Timing) -> float | None:
+def _compute_between_ratio(timing: Timing) -> float | None:
     """Share of the job's step time that lies between steps; None: no time."""
     whole_ns, inside_ns = float(timing.elapsed_ns.mean()), float(timing.step_ns[timing.measured].mean())
     return max(1 - inside_ns / whole_ns, 0.0) if whole_ns > 0 else None
@@ -76,9 +76,9 @@ STANDS_OUT_RATIO = 0.05
 """Share of the job's step by which a rank's own time must exceed the others' for it to stand out."""
 
 
-def _find_own_phases(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
+def _compute_own_phases(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:
     """Own time by phase: mean phase less the waits inside it, ``[num_ranks, len(OWN_PHASES)]``."""
-    own_ns: FloatArray = np.maximum(timing.mean_phase_ns[:, OWN_CODES] - find_waits(measured_steps, timing), 0)
+    own_ns: FloatArray = np.maximum(timing.mean_phase_ns[:, OWN_CODES] - compute_waits(measured_steps, timing), 0)
     return own_ns
 
 
@@ -91,11 +91,11 @@ def pick_busiest(own_ns: FloatArray, job_step_ns: float) -> tuple[int, float, bo
         job_step_ns: The job's mean step.
     """
     busiest = int(np.argmax(own_ns))
-    excess_ns = float(find_excess(own_ns, busiest))
+    excess_ns = float(excess_over_others(own_ns, busiest))
     return busiest, excess_ns, excess_ns >= STANDS_OUT_RATIO * job_step_ns
 
 
-def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank | None:
+def report_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank | None:
     """The rank with the most own time; of equals the lowest.
 
     Every rank's step takes about as long as the others', because ranks wait for each other. They differ in how much of
@@ -108,13 +108,13 @@ def find_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank |
     here = zip(measured_steps.run.ranks, measured_steps.present, strict=True)
     if any(info.point_to_point for info, present in here if present):
         return None  # to wait in recv looks like work
-    everyone_ns = find_own(measured_steps, timing)
+    everyone_ns = compute_own_times(measured_steps, timing)
     there = np.flatnonzero(np.isfinite(everyone_ns))
     if len(there) < 2:
         return None
-    own_ns, by_phase_ns = everyone_ns[there], _find_own_phases(measured_steps, timing)[there]
+    own_ns, by_phase_ns = everyone_ns[there], _compute_own_phases(measured_steps, timing)[there]
     busiest, excess_ns, stands_out = pick_busiest(own_ns, float(timing.elapsed_ns.mean()))
-    phase_excess_ns = find_excess(by_phase_ns, busiest)
+    phase_excess_ns = excess_over_others(by_phase_ns, busiest)
     if not np.isfinite(phase_excess_ns).any():
         return None
     most = int(np.nanargmax(phase_excess_ns))

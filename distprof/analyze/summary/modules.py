@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import Timing
-from distprof.analyze.stats.statistics import as_number, find_median, spread_over_ranks
+from distprof.analyze.stats.statistics import as_number, fast_median, spread_over_ranks
 from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
 from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import Clock, FloatArray, Run
@@ -41,7 +41,8 @@ def report_modules(run: Run, headline: Timing | None) -> JobModules | None:
         model=first.model, clock=first.clock, ranks=tuple(table.rank for table in tables),
         timed_steps=len(first.timed_steps), rows=_list_rows(tables),
         outside_flops=_make_flops(first, first.outside_flops), notes=_list_notes(run.modules, tables),
-        step_ns=_find_step(run, clock, first.timed_steps), counted_step_ns=_find_step(run, clock, counted),
+        step_ns=_median_slowest_step(run, clock, first.timed_steps),
+        counted_step_ns=_median_slowest_step(run, clock, counted),
         usual_step_ns=None if headline is None else float(np.median(headline.step_ns[headline.measured].max(axis=0))),
         memory=report_memory(tables),
     )  # fmt: skip
@@ -51,7 +52,7 @@ def _list_rows(tables: Sequence[ModuleTable]) -> tuple[JobModule, ...]:
     first, numbers = tables[0], [table.rank for table in tables]
     held = np.array([table.held_parameters for table in tables], dtype=np.float64)
     stages = ("forward_ns", "backward_ns", "recomputed_ns")
-    times = {stage: np.stack([_find_usual(getattr(table, stage)) for table in tables]) for stage in stages}
+    times = {stage: np.stack([_median_over_steps(getattr(table, stage)) for table in tables]) for stage in stages}
     return tuple(
         JobModule(
             name=name, kind=first.kinds[row], parent=first.parents[row], calls=first.calls[row],
@@ -63,7 +64,7 @@ def _list_rows(tables: Sequence[ModuleTable]) -> tuple[JobModule, ...]:
     )  # fmt: skip
 
 
-def _find_usual(times_ns: FloatArray) -> FloatArray:
+def _median_over_steps(times_ns: FloatArray) -> FloatArray:
     """Median over the steps in which a module ran, ``[num_modules]``; NaN: it never did."""
     ran = np.isfinite(times_ns).any(axis=1) if times_ns.shape[1] else np.zeros(len(times_ns), dtype=bool)
     usual_ns = np.full(len(times_ns), np.nan)
@@ -78,19 +79,19 @@ def _make_flops(table: ModuleTable, found: Sequence[int]) -> ModuleFlops | None:
     return ModuleFlops(forward=forward, backward=backward, recomputed=recomputed)
 
 
-def _find_step(run: Run, clock: Clock, steps: Sequence[int]) -> float | None:
+def _median_slowest_step(run: Run, clock: Clock, steps: Sequence[int]) -> float | None:
     """Median of some steps, each of its slowest rank."""
     chosen = np.isin(run.column("step"), list(steps)).any(axis=0)
     step_ns = run.step_ns(clock)[:, chosen]
     step_ns = step_ns[np.isfinite(step_ns).any(axis=1)]
-    return as_number(float(find_median(step_ns.max(axis=0)))) if step_ns.size else None
+    return as_number(float(fast_median(step_ns.max(axis=0)))) if step_ns.size else None
 
 
 def _list_notes(everyone: Sequence[ModuleTable], alike: Sequence[ModuleTable]) -> tuple[str, ...]:
-    told = list(dict.fromkeys(note for table in alike for note in table.notes))
-    notes = told[:MOST_NOTES]
-    if len(told) > MOST_NOTES:
-        notes.append(f"{len(told) - MOST_NOTES} more notes of ranks are left out")
+    distinct_notes = list(dict.fromkeys(note for table in alike for note in table.notes))
+    notes = distinct_notes[:MOST_NOTES]
+    if len(distinct_notes) > MOST_NOTES:
+        notes.append(f"{len(distinct_notes) - MOST_NOTES} more notes of ranks are left out")
     if others := [table.rank for table in everyone if table not in alike]:
         notes.append(f"{name_ranks(others)}: another model, or another clock, which is not shown")
     if any(table.flops != alike[0].flops for table in alike):
@@ -115,7 +116,8 @@ def report_memory(tables: Sequence[ModuleTable]) -> tuple[MemoryKind, ...]:
             for kind in MEMORY_KINDS
         ),
         MemoryKind(
-            kind="rest", predicted_bytes=unknown, measured_bytes=_spread([_find_rest(each) for each in tables], ranks)
+            kind="rest", predicted_bytes=unknown,
+            measured_bytes=_spread([_compute_other_bytes(each) for each in tables], ranks),
         ),
         MemoryKind(
             kind="peak", predicted_bytes=unknown, measured_bytes=_spread([each.peak_bytes for each in tables], ranks)
@@ -127,7 +129,7 @@ def _pick(memories: Sequence[RankMemory | None], kind: str) -> list[int | None]:
     return [None if memory is None else getattr(memory, kind) for memory in memories]
 
 
-def _find_rest(table: ModuleTable) -> int | None:
+def _compute_other_bytes(table: ModuleTable) -> int | None:
     """None: a kind is not known, or not all were alive at the peak."""
     total = None if table.memory is None else table.memory.total
     if total is None or table.peak_bytes is None or table.peak_bytes < total:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing, find_between, mean_over_steps
-from distprof.analyze.stats.statistics import as_numbers, find_share, spread_over_ranks
+from distprof.analyze.stats.measured_steps import (
+    BoolArray,
+    MeasuredSteps,
+    Timing,
+    mean_over_steps,
+    measure_counted_between,
+)
+from distprof.analyze.stats.statistics import as_numbers, ratio_of_sums, spread_over_ranks
 from distprof.facts.run import PHASE_CODE, PHASES, Clock, FloatArray, Phase, Stretch
 from distprof.report.report import BetweenPart, BetweenReport, PhaseReport, StepReport
 
@@ -16,7 +22,7 @@ def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
         clock=timing.clock.value,
         mean_ns=as_numbers(timing.mean_step_ns),
         spread_ns=spread_over_ranks(timing.mean_step_ns, measured_steps.numbers),
-        identity_error_ratio=_find_identity_error(measured_steps, timing.clock),
+        identity_error_ratio=_compute_identity_error(measured_steps, timing.clock),
     )
 
 
@@ -36,13 +42,13 @@ def report_phases(measured_steps: MeasuredSteps, timing: Timing) -> list[PhaseRe
             mean_ns=as_numbers(timing.mean_phase_ns[:, code]),
             median_ns=as_numbers(np.median(timing.phase_ns[:, :, code], axis=1)),
             spread_ns=spread_over_ranks(timing.mean_phase_ns[:, code], measured_steps.numbers),
-            share_ratio=find_share(timing.mean_phase_ns[:, code], step_ns),
+            share_ratio=ratio_of_sums(timing.mean_phase_ns[:, code], step_ns),
         )
         for code in np.flatnonzero(spent).tolist()
     ]
 
 
-def _find_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:
+def _compute_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> float | None:
     """Over every recorded step, warm-up and failed ones included: the partition holds there too."""
     step_ns = measured_steps.run.step_ns(clock)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -66,7 +72,7 @@ def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> Bet
     with the phases: the steps that follow one may be shorter than the first, which none precedes.
     """
     run = measured_steps.run
-    between_ns = find_between(measured_steps, Clock.HOST)
+    between_ns = measure_counted_between(measured_steps, Clock.HOST)
     used: BoolArray = np.logical_and.reduce(np.isfinite(between_ns[measured_steps.present]), axis=0)
     if on_host is None or not used.any() or not measured_steps.present.any():
         return None
@@ -87,7 +93,7 @@ def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> Bet
             for part, mean_ns in {**means, Stretch.BETWEEN.value: rest_ns}.items()
         ),
         cycle_mean_ns=as_numbers(cycle_ns), cycle_spread_ns=spread_over_ranks(cycle_ns, measured_steps.numbers),
-        between_ratio=find_share(whole_ns, cycle_ns), parts_known=parts_known, steps_used=int(used.sum()),
+        between_ratio=ratio_of_sums(whole_ns, cycle_ns), parts_known=parts_known, steps_used=int(used.sum()),
     )  # fmt: skip
 
 
@@ -96,5 +102,5 @@ def _report_part(
 ) -> BetweenPart:  # fmt: skip
     return BetweenPart(
         part=part, mean_ns=as_numbers(mean_ns), spread_ns=spread_over_ranks(mean_ns, measured_steps.numbers),
-        share_ratio=find_share(mean_ns, cycle_ns),
+        share_ratio=ratio_of_sums(mean_ns, cycle_ns),
     )  # fmt: skip

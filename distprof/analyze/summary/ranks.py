@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import find_exposed, find_own
+from distprof.analyze.stats.exposed import compute_exposed, compute_own_times
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.stats.statistics import as_number
 from distprof.facts.run import FloatArray, Peak
@@ -58,13 +58,13 @@ def measure_efficiency(measured_steps: MeasuredSteps, timing: Timing | None) -> 
     ]
 
 
-def find_rates(flops_per_micro_step: float, micro_steps: FloatArray, step_ns: FloatArray) -> FloatArray:
+def compute_flop_rates(flops_per_micro_step: float, micro_steps: FloatArray, step_ns: FloatArray) -> FloatArray:
     """FLOP/s of steps; NaN where micro-steps were not counted, or there is no time."""
     known = (micro_steps > 0) & (step_ns > 0)
     return flops_per_micro_step * np.where(known, micro_steps, np.nan) / np.where(known, step_ns, np.nan) * 1e9
 
 
-def find_mfu(flops_per_s: FloatArray, peaks: Sequence[float | None]) -> FloatArray | None:
+def compute_mfu(flops_per_s: FloatArray, peaks: Sequence[float | None]) -> FloatArray | None:
     """MFU of ranks, ``[num_ranks]``; None: a rank's peak is unknown, or is too low to be true."""
     known = [peak for peak in peaks if peak is not None and peak > 0]
     if not known or len(known) != len(flops_per_s):
@@ -78,13 +78,13 @@ def _measure_rank(measured_steps: MeasuredSteps, micro_steps: float, step_ns: fl
     if work is None:
         return _unknown("the model's FLOPs were not counted")
     counted = np.array([micro_steps]), np.array([step_ns])
-    model_flops_per_s = as_number(float(find_rates(work.model_flops_per_micro_step, *counted)[0]))
+    model_flops_per_s = as_number(float(compute_flop_rates(work.model_flops_per_micro_step, *counted)[0]))
     if model_flops_per_s is None:
         return _unknown("no measured step, or its micro-steps were not counted")
     if peak.flops_per_s is None or not peak.flops_per_s > 0:
         return _unknown(f"peak FLOP/s unknown: {peak.source}", model_flops_per_s)
     mfu = model_flops_per_s / peak.flops_per_s
-    hfu = float(find_rates(work.hardware_flops_per_micro_step, *counted)[0]) / peak.flops_per_s
+    hfu = float(compute_flop_rates(work.hardware_flops_per_micro_step, *counted)[0]) / peak.flops_per_s
     note = None
     what, excess = ("model", mfu) if mfu > 1 else ("hardware", hfu)
     if excess > 1:
@@ -117,7 +117,7 @@ def report_ranks(
     """Every rank with facts, by position in ``run.ranks``; ``timing``: of the headline clock."""
     own_ns = exposed_ns = np.full(len(reached), np.nan)
     if timing is not None:
-        own_ns, exposed_ns = find_own(measured_steps, timing), find_exposed(measured_steps, timing)
+        own_ns, exposed_ns = compute_own_times(measured_steps, timing), compute_exposed(measured_steps, timing)
     return [
         _report_rank(measured_steps, position, item, own_ns=own_ns[position], exposed_ns=exposed_ns[position])
         for position, item in enumerate(reached)

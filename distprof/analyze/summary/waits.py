@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.cycles.collective_order import MAX_CELLS, choose_tables
-from distprof.analyze.cycles.device_collectives import find_last, find_starts, measure_took
+from distprof.analyze.cycles.device_collectives import compute_earliest_starts, mark_last, measure_took
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import as_numbers
 from distprof.facts.intervals import measure_union
@@ -40,7 +40,7 @@ def measure_waits(table: Collectives, steps: IntArray, clocks: ClockMap) -> Wait
     arrival_ns, end_ns = table.arrival_ns[:, steps], table.end_ns[:, steps].copy()
     left_ns = arrival_ns + table.exposed_ns[:, steps]
     np.copyto(end_ns, left_ns, where=~np.isfinite(end_ns) & (table.exposed_ns[:, steps] > 0))
-    bound_ns = _find_bound(table, arrival_ns, clocks)
+    bound_ns = _bound_clock_error(table, arrival_ns, clocks)
     there = np.stack([clocks.to_reference(int(pos), arrival_ns[row]) for row, pos in enumerate(table.ranks)])
     over = np.stack([clocks.to_reference(int(pos), end_ns[row]) for row, pos in enumerate(table.ranks)])
     ranked = np.sort(there, axis=0)
@@ -56,7 +56,7 @@ def measure_device_waits(table: Collectives, steps: IntArray) -> Waits:
     """The same of a table on the device clock, for which no clocks are compared."""
     took_ns = measure_took(table, steps)
     transfer_ns = np.broadcast_to(took_ns.min(axis=0), took_ns.shape)
-    return Waits(wait_ns=took_ns - transfer_ns, transfer_ns=transfer_ns, last=find_last(took_ns), bound_ns=0.0)
+    return Waits(wait_ns=took_ns - transfer_ns, transfer_ns=transfer_ns, last=mark_last(took_ns), bound_ns=0.0)
 
 
 def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
@@ -96,7 +96,7 @@ def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray
     return steps[:: max(1, -(-cells // MAX_CELLS))]
 
 
-def _find_bound(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
+def _bound_clock_error(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:
     """Summed bound of the two least certain clocks; 0: the members share one."""
     rows = {int(clocks.clock[position]): row for row, position in enumerate(table.ranks)}
     if len(rows) == 1:
@@ -116,7 +116,7 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
     missing = max(table.size - len(table.ranks), 0)
     device = table.clock is Clock.DEVICE
     known = np.isfinite(waits.transfer_ns) | (np.isfinite(table.exposed_ns[:, steps]) & (not device))
-    begin_ns = find_starts(table, steps) if device else table.arrival_ns[:, steps]
+    begin_ns = compute_earliest_starts(table, steps) if device else table.arrival_ns[:, steps]
     for kind, phase in dict.fromkeys(kinds):
         own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
         if not known[:, :, own].any():
@@ -128,11 +128,11 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
                 bytes_per_step=_add_sizes(table, own),
-                wait_ns=_place(measured_steps, table, _find_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
+                wait_ns=_place(measured_steps, table, _mean_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
                 busy_ns=_place(measured_steps, table, busy_ns), exposed_ns=_place(measured_steps, table, exposed_ns),
                 overlapped_ns=_place(measured_steps, table, np.maximum(busy_ns - exposed_ns, 0)),
-                last_ratio=_place(measured_steps, table, _find_last(waits.last[:, :, own], missing)),
+                last_ratio=_place(measured_steps, table, _compute_last_ratio(waits.last[:, :, own], missing)),
                 bound_ns=waits.bound_ns, steps_used=len(steps), members_missing=missing,
                 clock=table.clock.value,
             )
@@ -140,13 +140,13 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
     return reports
 
 
-def _find_wait(wait_ns: FloatArray, bound_ns: float) -> FloatArray:
+def _mean_wait(wait_ns: FloatArray, bound_ns: float) -> FloatArray:
     """Mean wait of each member, ns; NaN if no wait exceeds the error of the clocks."""
     mean_ns: FloatArray = wait_ns.mean(axis=(1, 2))
     return mean_ns if bound_ns == 0 or (mean_ns > bound_ns).any() else np.full(len(mean_ns), np.nan)
 
 
-def _find_last(last: BoolArray, missing: int) -> FloatArray:
+def _compute_last_ratio(last: BoolArray, missing: int) -> FloatArray:
     """Share of the collectives in which each member arrived last; NaN if members are missing, which may have been."""
     return np.full(len(last), np.nan) if missing else last.mean(axis=(1, 2))
 

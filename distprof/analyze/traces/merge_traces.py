@@ -10,7 +10,7 @@ import numpy as np
 
 from distprof.analyze.stats.statistics import spread_over_ranks
 from distprof.analyze.traces.findings.evidence import fits_steps, measure_busy_ns, sum_all_steps_ns, sum_steps_ns
-from distprof.analyze.traces.findings.rules import find_findings
+from distprof.analyze.traces.findings.rules import check_rules
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, Run
 from distprof.facts.trace_summary import LONGEST_NAME, KernelTotal, ModuleTotal, RangeTotal, TraceSummary
 from distprof.report.trace_report import (
@@ -32,7 +32,7 @@ def report_activity(run: Run) -> TraceReport | None:
     """Merges the traces of all ranks. None: there are no traces."""
     if not run.activity:
         return None
-    findings, not_checked = find_findings(run)
+    findings, not_checked = check_rules(run)
     return TraceReport(
         devices=tuple(_report_device(item) for item in run.activity if item.device is not None),
         categories=tuple(_merge_categories(run.activity)),

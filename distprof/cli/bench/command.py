@@ -17,7 +17,7 @@ from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
 from distprof.cli.bench.overhead import BARE, RIVALS, Workload, list_conditions, measure_workload
 from distprof.cli.options import add_number, require_folder, write_figures
-from distprof.config.choice import find_conf
+from distprof.config.choice import locate_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
@@ -111,7 +111,7 @@ def _read_workloads(options: argparse.Namespace) -> list[Workload]:
     strategy = options.strategy or ("single" if options.ranks == 1 else "ddp")
     trains = [train.strip() for train in options.train.split(",")]
     for group, name in (("strategy", strategy), *(("train", train) for train in trains)):
-        known = sorted(path.stem for path in (find_conf() / group).glob("*.yaml") if path.stem != "base")
+        known = sorted(path.stem for path in (locate_conf() / group).glob("*.yaml") if path.stem != "base")
         if name not in known:
             raise UsageError(f"--{group} {name}: no such choice; there are {', '.join(known)}")
     return [

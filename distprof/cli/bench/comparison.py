@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import choose_clock
 from distprof.facts.run import FloatArray, Run
 
@@ -36,7 +36,7 @@ class Comparison:
 
 def read_step_ns(run: Run) -> float:
     """Median step time of the job, on a GPU on the device clock, ns; NaN: no measured step."""
-    timing = read_timing(find_measured_steps(run), choose_clock(run))
+    timing = read_timing(choose_measured_steps(run), choose_clock(run))
     return math.nan if timing is None else float(np.median(timing.elapsed_ns))
 
 

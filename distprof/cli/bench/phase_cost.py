@@ -48,7 +48,7 @@ def measure_phase_cost() -> PhaseCost:
             start = partial(
                 start_profiler, world,
                 JobPlan(name="phase_cost", strategy="none", precision="fp32", config={}, runs_dir=folder), QUIET,
-                say=lambda text: None,
+                print_line=lambda text: None,
             )  # fmt: skip
             with Session(start) as session:
                 phases_ns, loop_ns = zip(*_time_phases(session), strict=True)

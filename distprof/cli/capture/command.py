@@ -46,7 +46,7 @@ class CaptureRequest:
     @property
     def traces_cuda(self) -> bool:
         """Whether nsys is to record kernels."""
-        traced = _find_value(self.options, ("--trace", "-t")) or "cuda,nvtx"
+        traced = _read_option(self.options, ("--trace", "-t")) or "cuda,nvtx"
         return any(name.strip().startswith("cuda") for name in traced.split(","))
 
 
@@ -79,7 +79,7 @@ def read_request(arguments: Sequence[str]) -> CaptureRequest:
     off = [text for text in overrides if text in ("profile=off", "profile.level=off", "profile.nvtx=false")]
     if off and not any(_is_one_of(text, ("--capture-range", "-c")) for text in options):
         raise UsageError(f"{off[0]}: without NVTX ranges the capture would never start: leave it out")
-    if (value := _find_value(options, ("--capture-range", "-c"))) == "cudaProfilerApi" and "device=cpu" in overrides:
+    if (value := _read_option(options, ("--capture-range", "-c"))) == "cudaProfilerApi" and "device=cpu" in overrides:
         raise UsageError(f"-c {value}: a job on the CPU never calls it, so the capture would never start: leave it out")
     return CaptureRequest(
         per_rank="--per-rank" in own, keep_secrets="--keep-secrets" in own,
@@ -133,13 +133,13 @@ def make_command(request: CaptureRequest, ranks: Ranks, *, nsys: str, folder: Pa
     return [*profile, *_keep_umask(), *torchrun, *job]
 
 
-def find_run_dir(overrides: Sequence[str], folder: Path) -> Path:
+def read_run_dir(overrides: Sequence[str], folder: Path) -> Path:
     """The run folder of the job whose capture is in ``folder``."""
     found = _find_override(overrides, "run_dir=", "hydra.run.dir=")
     return folder / "run" if found is None else Path(found)
 
 
-def find_runs_dir(overrides: Sequence[str]) -> str:
+def read_runs_dir(overrides: Sequence[str]) -> str:
     """Where run folders are created."""
     return _find_override(overrides, "runs_dir=") or "runs"
 
@@ -171,7 +171,7 @@ def _drop_orphan(defaults: list[str], request: CaptureRequest) -> list[str]:
     return defaults
 
 
-def _find_value(options: Sequence[str], spellings: Sequence[str]) -> str | None:
+def _read_option(options: Sequence[str], spellings: Sequence[str]) -> str | None:
     """The value of an nsys option: ``--trace=x``, ``--trace x``, ``-t x``, ``-tx``. None: it is not given."""
     for index, text in enumerate(options):
         for name in spellings:

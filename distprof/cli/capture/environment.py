@@ -39,7 +39,7 @@ def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], t
     A variable is left out because of its name, or because its value is or contains a secret: a login in a URL, a key
     of a known form, JSON with a password, the value of a variable left out by name.
     """
-    secrets = _find_values(environment)
+    secrets = _list_secret_values(environment)
     dropped = tuple(
         sorted(
             name
@@ -58,7 +58,7 @@ def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> 
         UsageError: An argument names a secret, has the form of one, has a login in a URL, or contains the value of a
             secret variable.
     """
-    values = _find_values(environment)
+    values = _list_secret_values(environment)
     named_by_value = {value: name for name, value in environment.items() if value in values}
     remedy = "nsys would write it into its report: leave it out, or let the program read it from a file"
     for argument in arguments:
@@ -93,7 +93,7 @@ def find_neighbours(proc: Path = Path("/proc")) -> list[Neighbour]:
     return sorted(found, key=lambda each: each.pid)
 
 
-def find_wall() -> list[str] | None:
+def probe_isolation() -> list[str] | None:
     """The command prefix that hides other processes. None: this user, or this machine, does not allow it.
 
     Process ids differ inside; devices, files, network and shared memory are the same.
@@ -150,7 +150,7 @@ def _read_block(block: str) -> dict[str, str]:
     return {name: value for name, _, value in (entry.partition("=") for entry in block.split("\0")) if name}
 
 
-def _find_values(environment: Mapping[str, str]) -> frozenset[str]:
+def _list_secret_values(environment: Mapping[str, str]) -> frozenset[str]:
     return frozenset(
         value for name, value in environment.items() if is_secret_name(name) and len(value) >= MIN_SECRET_LENGTH
     )

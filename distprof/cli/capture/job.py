@@ -20,13 +20,13 @@ from types import FrameType
 from distprof.cli.capture.command import (
     CaptureRequest,
     Ranks,
-    find_run_dir,
-    find_runs_dir,
     make_command,
     read_ranks,
     read_request,
+    read_run_dir,
+    read_runs_dir,
 )
-from distprof.cli.capture.environment import describe, find_neighbours, find_wall, mask_secrets
+from distprof.cli.capture.environment import describe, find_neighbours, mask_secrets, probe_isolation
 from distprof.cli.doctor.probe import read_driver
 from distprof.errors import DataError, UsageError
 from distprof.storage.run_folder import read_meta
@@ -54,18 +54,18 @@ def capture(arguments: Sequence[str], environment: Mapping[str, str] = os.enviro
         DataError: nsys left no report, one that cannot be exported or, of a job on GPUs, one without kernels.
     """
     request = read_request(arguments)
-    nsys = require_nsys(find_nsys(environment), find_nvtx_version())
+    nsys = require_nsys(find_nsys(environment), read_nvtx_version())
     wall = _keep_neighbours_out(request)
     ranks = read_ranks(environment, num_gpus=0 if environment.get("NPROC") else _count_gpus())
-    folder = make_folder(find_runs_dir(request.overrides), ranks, now=datetime.now())
+    folder = make_folder(read_runs_dir(request.overrides), ranks, now=datetime.now())
     per = "rank" if request.per_rank else "node"
-    _say(f"{ranks.per_node} ranks, one nsys {nsys.version or '(no version)'} per {per}, into {folder}")
+    _print_line(f"{ranks.per_node} ranks, one nsys {nsys.version or '(no version)'} per {per}, into {folder}")
     ended = _run([*wall, *make_command(request, ranks, nsys=nsys.path, folder=folder)], environment)
     reports = judge(folder, request, ranks, ended)
     exported = [_export(nsys, report) for report in reports]
-    _say(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
+    _print_line(f"the capture: {', '.join(map(str, [*reports, *exported]))}")
     on_cpu = "device=cpu" in request.overrides
-    if not ended and request.traces_cuda and runs_on_gpu(find_run_dir(request.overrides, folder), on_cpu=on_cpu):
+    if not ended and request.traces_cuda and runs_on_gpu(read_run_dir(request.overrides, folder), on_cpu=on_cpu):
         for export in exported:
             require_kernels(export, nsys)
     if not request.report:
@@ -83,8 +83,8 @@ def _keep_neighbours_out(request: CaptureRequest) -> list[str]:
     neighbours = find_neighbours()
     if not neighbours:
         return []
-    if (wall := find_wall()) is not None:
-        _say(f"runs in its own process namespace, because nsys reads every process: {describe(neighbours)}")
+    if (wall := probe_isolation()) is not None:
+        _print_line(f"runs in its own process namespace, because nsys reads every process: {describe(neighbours)}")
         return wall
     if request.keep_secrets:
         return []
@@ -165,11 +165,11 @@ def _export(nsys: Nsys, report: Path) -> Path:
         raise DataError(f"{target}: not a valid nsys export ({error}): is the disk full?") from None
     if masked:
         report.chmod(0o600)
-        _say(f"{report}: contains {', '.join(masked)} of other processes: do not share it (the SQLite is clean)")
+        _print_line(f"{report}: contains {', '.join(masked)} of other processes: do not share it (the SQLite is clean)")
     with _open_export(target) as base:
         has_ranges = _has_rows(base, "NVTX_EVENTS")
     if not has_ranges:
-        _say(f"{target}: contains no NVTX range: was -t nvtx left out? See distprof doctor")
+        _print_line(f"{target}: contains no NVTX range: was -t nvtx left out? See distprof doctor")
     return target
 
 
@@ -249,7 +249,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
     def hand_on(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            os.kill(_find_nsys_process(job.pid), number)
+            os.kill(_locate_nsys_process(job.pid), number)
 
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),  # the terminal signals the job itself
@@ -262,7 +262,7 @@ def _handed_on(job: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _find_nsys_process(pid: int) -> int:
+def _locate_nsys_process(pid: int) -> int:
     """In a namespace nsys is a grandchild: ``unshare`` and the shell do not forward signals."""
     while Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sh"):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -272,7 +272,7 @@ def _find_nsys_process(pid: int) -> int:
     return pid
 
 
-def find_nvtx_version() -> str | None:
+def read_nvtx_version() -> str | None:
     """The version of the `nvtx` package. None: it is not installed."""
     try:
         return metadata.version("nvtx")
@@ -288,5 +288,5 @@ def _count_gpus() -> int:
     return int(done.stdout.strip() or 0)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"distprof: {text}", file=sys.stderr, flush=True)

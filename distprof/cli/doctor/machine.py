@@ -6,7 +6,7 @@ from collections import Counter
 
 from distprof.cli.doctor.check_result import MachineResult, absent, ok, problem, warning
 from distprof.cli.doctor.probe import UNLIMITED, Facts, Limit
-from distprof.facts.hardware import find_peak
+from distprof.facts.hardware import look_up_peak
 from distprof.render.units import format_bytes
 
 MIB, GIB = 2**20, 2**30
@@ -39,7 +39,7 @@ def check_peak(facts: Facts) -> MachineResult:
     gpus = facts.torch.gpus if facts.torch is not None else ()
     if not gpus:
         return absent("peak FLOP/s", "no table for CPUs", "on a CPU, hardware.peak=auto measures it at the start")
-    peaks = {gpu.name: find_peak(gpu.name, "bf16") for gpu in gpus}
+    peaks = {gpu.name: look_up_peak(gpu.name, "bf16") for gpu in gpus}
     unknown = [peak.source for peak in peaks.values() if peak.flops_per_s is None]
     if unknown:
         fix = "set hardware.peak=FLOP/s or hardware.peak=measure"

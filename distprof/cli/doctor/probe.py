@@ -147,7 +147,7 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
         environment: The environment variables.
     """
     torch_process = _start_torch_probe()
-    folder, problem = _find_folder(Path(runs_dir))
+    folder, problem = _locate_folder(Path(runs_dir))
     files, locked, core = (
         _read_limit(which) for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_CORE)
     )
@@ -222,7 +222,7 @@ def read_driver() -> str | None:
     return numbers[0] if numbers else None
 
 
-def _find_folder(runs_dir: Path) -> tuple[Path | None, str | None]:
+def _locate_folder(runs_dir: Path) -> tuple[Path | None, str | None]:
     """The deepest existing folder of a path that may not exist, and why it cannot be written."""
     folder = runs_dir.absolute()
     while not folder.exists() and folder != folder.parent:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from distprof import __version__
-from distprof.cli.capture.job import find_nvtx_version, require_nsys
+from distprof.cli.capture.job import read_nvtx_version, require_nsys
 from distprof.cli.sweep.launcher import TORCHRUN, TorchrunLauncher
 from distprof.cli.sweep.report import report_sweep
 from distprof.config.check import check
@@ -63,25 +63,25 @@ def run_sweep(
     if loggers:
         require_wandb()
     if any(config.sweep.nsys for config in configs):
-        require_nsys(find_nsys(), find_nvtx_version())
+        require_nsys(find_nsys(), read_nvtx_version())
     if configs[0].sweep.resume is not None:
         sweep = continue_sweep(sweep, folder)
     elif all(job.status == "refused" for job in sweep.jobs):
         raise UsageError(sweep.jobs[0].reason or "no job can work")
     write_sweep(folder, sweep)
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"distprof: {text}", highlight=False, markup=False, soft_wrap=True)
 
     done = sum(job.status == "completed" for job in sweep.jobs)
-    say(f"{len(sweep.jobs)} jobs" + (f", {done} of them completed before" if done else "") + f": {folder}")
+    print_line(f"{len(sweep.jobs)} jobs" + (f", {done} of them completed before" if done else "") + f": {folder}")
     for job in sweep.jobs:
         if job.status == "refused":
-            say(f"job {job.number} of {len(sweep.jobs)}: refused: {job.reason}")
+            print_line(f"job {job.number} of {len(sweep.jobs)}: refused: {job.reason}")
     launcher = TorchrunLauncher(
         sweep=sweep, folder=folder, timeouts_s=[config.sweep.timeout_s for config in configs],
         under_nsys=[config.sweep.nsys for config in configs],
-        flags=list_flags(request.flags), secrets=secrets, say=say, torchrun=torchrun,
+        flags=list_flags(request.flags), secrets=secrets, print_line=print_line, torchrun=torchrun,
     )  # fmt: skip
     remove = signals.add(launcher.interrupt) if signals is not None else None
     try:
@@ -92,7 +92,7 @@ def run_sweep(
             remove()
     log = None
     if loggers and not launcher.interrupted:
-        log = partial(log_sweep, config=loggers[0], folder=folder, say=say)
+        log = partial(log_sweep, config=loggers[0], folder=folder, print_line=print_line)
     shown = report_sweep(folder, out=folder, console=console, log=log)
     return shown if any(job.status == "completed" for job in launcher.sweep.jobs) else EXIT_FAILED
 
@@ -103,14 +103,14 @@ def plan_sweep(jobs: Sequence[Composed], folder: Path, secrets: Sequence[str]) -
     Raises:
         UsageError: A job's values do not decode, or it names a run folder of its own.
     """
-    settings = find_settings([job.overrides for job in jobs])
+    settings = list_settings([job.overrides for job in jobs])
     configs, planned = [], []
     for number, (job, own) in enumerate(zip(jobs, settings, strict=True), start=1):
         config = decode(Config, job.values)
         if config.run_dir is not None:
             raise UsageError("run_dir: a sweep makes a folder for each job; hydra.sweep.dir=FOLDER names the sweep's")
         ranks = config.sweep.ranks or count_devices(config.device) or 1
-        refusal = _find_refusal(config, ranks)
+        refusal = _explain_refusal(config, ranks)
         planned.append(
             SweepJob(
                 number=number, overrides=tuple(mask(text, secrets) for text in job.overrides), ranks=ranks,
@@ -125,7 +125,7 @@ def plan_sweep(jobs: Sequence[Composed], folder: Path, secrets: Sequence[str]) -
     return Sweep(name=name, started_utc=started, distprof_version=__version__, jobs=tuple(planned)), configs
 
 
-def find_settings(overrides: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+def list_settings(overrides: Sequence[Sequence[str]]) -> list[dict[str, str]]:
     """The swept keys with each job's values: those that differ between jobs, without quotes."""
     pairs = [dict(_split_override(text) for text in each if "=" in text) for each in overrides]
     swept = [key for key in pairs[0] if len({own.get(key) for own in pairs}) > 1] if pairs else []
@@ -138,7 +138,7 @@ def _split_override(override: str) -> tuple[str, str]:
     return key.lstrip("+"), value[1:-1] if quoted else value
 
 
-def _find_refusal(config: Config, ranks: int) -> str | None:
+def _explain_refusal(config: Config, ranks: int) -> str | None:
     try:
         if ranks < 1:
             return f"sweep.ranks={ranks}: must be 1 or more"

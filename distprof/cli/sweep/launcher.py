@@ -21,7 +21,7 @@ from distprof.cli.sweep.process import JobProcess, judge
 from distprof.config.compose import quote_text
 from distprof.errors import DistprofError
 from distprof.facts.sweep import Sweep, SweepJob
-from distprof.storage.sweep_folder import find_job_folder, write_sweep
+from distprof.storage.sweep_folder import choose_job_folder, write_sweep
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 CAPTURE = (sys.executable, "-m", "distprof.cli.capture", "--no-report", "--")
@@ -42,7 +42,7 @@ class TorchrunLauncher(Launcher):
         under_nsys: Sequence[bool],
         flags: Sequence[str],
         secrets: Sequence[str],
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         torchrun: Sequence[str] = TORCHRUN,
         capture: Sequence[str] = CAPTURE,
     ) -> None:
@@ -55,13 +55,13 @@ class TorchrunLauncher(Launcher):
             under_nsys: Whether each job is captured.
             flags: Flags that say where configuration files are, for every job.
             secrets: Values to mask in what is written.
-            say: Shows a line.
+            print_line: Shows a line.
             torchrun: The command that starts ranks.
             capture: The command that does so under Nsight Systems.
         """
         self.sweep = sweep
         self._folder, self._timeouts_s, self._flags = folder, timeouts_s, tuple(flags)
-        self._secrets, self._say, self._torchrun = secrets, say, tuple(torchrun)
+        self._secrets, self._print_line, self._torchrun = secrets, print_line, tuple(torchrun)
         self._under_nsys, self._capture = tuple(under_nsys), tuple(capture)
         self._process, self._running = JobProcess(), 0
         self.interrupted = False
@@ -101,15 +101,15 @@ class TorchrunLauncher(Launcher):
         if self._running:
             job = self.sweep.jobs[self._running - 1]
             self._keep(dataclasses.replace(job, status="interrupted", reason=f"{name} ended the sweep"))
-        self._say(f"interrupted; the rest: the same command with sweep.resume={self._folder}")
+        self._print_line(f"interrupted; the rest: the same command with sweep.resume={self._folder}")
 
     def _run(self, job: SweepJob, overrides: Sequence[str], timeout_s: float | None) -> SweepJob:
-        name = find_job_folder(self._folder, job.number)
+        name = choose_job_folder(self._folder, job.number)
         job = dataclasses.replace(
             job, status="running", reason=None, exit_code=None, duration_s=None, folder=name
         )  # fmt: skip
         where = f"job {job.number} of {len(self.sweep.jobs)}"
-        self._say(f"{where}: {describe_settings(job)}")
+        self._print_line(f"{where}: {describe_settings(job)}")
         self._running = job.number
         self._keep(job)
         log = self._folder / f"{name}.log"
@@ -124,7 +124,9 @@ class TorchrunLauncher(Launcher):
         )
         self._running = 0
         self._keep(job)
-        self._say(f"{where}: {status} after {ended.duration_s:.0f} s" + (f": {reason}; see {log}" if reason else ""))
+        self._print_line(
+            f"{where}: {status} after {ended.duration_s:.0f} s" + (f": {reason}; see {log}" if reason else "")
+        )
         return job
 
     def _make_command(self, job: SweepJob, overrides: Sequence[str], run_dir: Path) -> list[str]:

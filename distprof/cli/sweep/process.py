@@ -92,7 +92,7 @@ class JobProcess:
         process = self._process
         if process is None:
             return
-        family = {process.pid: _read_start(process.pid), **_find_descendants(process.pid)}
+        family = {process.pid: _read_start(process.pid), **_list_descendants(process.pid)}
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
@@ -103,13 +103,13 @@ class JobProcess:
         process.wait()
 
 
-def _find_descendants(pid: int) -> dict[int, str | None]:
+def _list_descendants(pid: int) -> dict[int, str | None]:
     """Processes that this one has started, directly or not, with their times of start."""
     found: dict[int, str | None] = {}
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found |= {child: _read_start(child), **_find_descendants(child)}
+                found |= {child: _read_start(child), **_list_descendants(child)}
     return found
 
 
@@ -135,13 +135,13 @@ def judge(ended: Ended, log: Path, timeout_s: float | None, secrets: Sequence[st
     if ended.exit_code is None:
         return "timed out", f"not ended after {timeout_s:g} s (sweep.timeout_s)"
     text = _read_tail(log)
-    reason = clean_text(mask(_find_reason(text, ended.exit_code), secrets), LONGEST_REASON)
+    reason = clean_text(mask(_choose_reason(text, ended.exit_code), secrets), LONGEST_REASON)
     return ("out of memory" if _NO_MEMORY.search(text) else "failed"), reason
 
 
-def _find_reason(text: str, exit_code: int) -> str:
+def _choose_reason(text: str, exit_code: int) -> str:
     """What torchrun saw first, else the first rank that says so, else distprof's last line, else the last error."""
-    root = _find_root(text)
+    root = _parse_root_failure(text)
     if root is not None and root[1] < 0:
         return f"rank {root[0]} was ended by {_name_signal(-root[1])}"
     ranks = [(found[2], found[1]) for found in _RANK.finditer(text)]
@@ -153,7 +153,7 @@ def _find_reason(text: str, exit_code: int) -> str:
     return f"exit code {exit_code}" if exit_code >= 0 else f"torchrun was ended by {_name_signal(-exit_code)}"
 
 
-def _find_root(text: str) -> tuple[str, int] | None:
+def _parse_root_failure(text: str) -> tuple[str, int] | None:
     """The rank that failed first according to torchrun, and its exit code."""
     start = _ROOT.search(text)
     rank = start and _ROOT_RANK.search(text, start.end())

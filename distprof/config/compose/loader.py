@@ -29,7 +29,7 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, flag_override
 
-from distprof.config.choice import find_conf
+from distprof.config.choice import locate_conf
 from distprof.config.compose.request import JobRequest
 from distprof.config.redact import MASK, is_secret_name, mask
 from distprof.errors import UsageError
@@ -63,7 +63,7 @@ def make_hydra(request: JobRequest, secrets: Sequence[str]) -> Hydra:
     _load_own_plugins()
     flags, path = request.flags, _SearchPath()
     path.append("hydra", "pkg://hydra.conf")
-    path.append("main", str(find_conf()) if flags.config_path is None else _require_folder(flags.config_path))
+    path.append("main", str(locate_conf()) if flags.config_path is None else _require_folder(flags.config_path))
     if flags.config_dir is not None:
         path.append("command-line", _require_folder(flags.config_dir))
     path.append("schema", "structured://")

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError
 from distprof.profiler.job.agreement import Rendezvous, clone_store
-from distprof.profiler.job.model_inspection import find_device
+from distprof.profiler.job.model_inspection import infer_device
 from distprof.profiler.job.run_files import JobPlan, describe_run
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
@@ -33,7 +33,7 @@ from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, read_timeout_
 from distprof.record.step.recorder import Recorder
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, write_meta
-from distprof.world import World, find_world
+from distprof.world import World, read_world
 
 NAP_S = 0.5
 """How often it is looked whether there is a process group."""
@@ -52,7 +52,7 @@ class EarlyWatch(threading.Thread):
         self,
         *,
         plan: JobPlan,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         rendezvous: Rendezvous,
         stand_by: Callable[[World], None],
         is_over: Callable[[], bool],
@@ -62,14 +62,14 @@ class EarlyWatch(threading.Thread):
 
         Args:
             plan: Of the job.
-            say: Says a line to the user.
+            print_line: Says a line to the user.
             rendezvous: Of the session.
             stand_by: Called when other ranks need this one, which has had no step, for their job.
             is_over: Whether there is a job now, which watches itself.
             find_recorder: Of the steps of a job whose ranks have not met yet. None: there has been no step.
         """
         super().__init__(name="distprof-early", daemon=True)
-        self._plan, self._say, self._rendezvous = plan, say, rendezvous
+        self._plan, self._print_line, self._rendezvous = plan, print_line, rendezvous
         self._stand_by, self._is_over, self._find_recorder = stand_by, is_over, find_recorder
         self._training = threading.get_ident()
         self._closed, self._lock = threading.Event(), threading.Lock()
@@ -128,7 +128,7 @@ class EarlyWatch(threading.Thread):
                 if self._closed.wait(NAP_S):
                     return
             self._store = clone_store()
-            world = self.world = find_world(find_device([]))
+            world = self.world = read_world(infer_device([]))
             self._rank = world.rank
             timeout_s = read_timeout_s()
             if world.size == 1 or timeout_s is None:
@@ -178,11 +178,11 @@ class EarlyWatch(threading.Thread):
         stream = StreamWriter(self._stream, run_id=run_id, world_size=world.size, info=info)
         self._writer = StepWriter(
             recorder=self._find_recorder() or Recorder(phases=False), writer=stream, device=world.device,
-            warn=self._say, thread=self._training,
+            warn=self._print_line, thread=self._training,
         )  # fmt: skip
         self._writer.save_state(limit_s)
         if self._made:
-            self._say(f"distprof: ranks wait for each other at their first steps: distprof report {path}")
+            self._print_line(f"distprof: ranks wait for each other at their first steps: distprof report {path}")
 
     def _begin_again(self) -> None:
         """Deletes what this rank has written; the last one deletes the folder."""

@@ -58,12 +58,12 @@ class HostReadings:
         if self._on_host:
             return replace(self._meta, link_readings=probe_links(self._group))
         if not self._training_waits:
-            return self._say_why_not()
+            return self._note_unprobed_links()
         place = self._context.world.device
         readings = probe_device_links(self._group, TorchDevice(place), place, limit_s=FIRST_PROBE_S)
         return replace(self._meta, link_readings=readings)
 
-    def _say_why_not(self) -> RunMeta:
+    def _note_unprobed_links(self) -> RunMeta:
         if len({info.host for info in self._context.streams.ranks}) == 1:
             return self._meta
         note = f"links between hosts were not probed: training uses {self._context.world.backend} meanwhile"

@@ -22,12 +22,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def find_wrapped(model: nn.Module) -> list[nn.Module]:
+def list_wrapped(model: nn.Module) -> list[nn.Module]:
     """The outermost modules that synchronise gradients: DDP, FSDP2 or FSDP1, wherever they stand in a model."""
     model = unwrap(model)
     if isinstance(model, DistributedDataParallel) or is_fsdp2(model) or is_fsdp1(model):
         return [model]
-    return [found for child in model.children() for found in find_wrapped(child)]
+    return [found for child in model.children() for found in list_wrapped(child)]
 
 
 def describe_engine(model: nn.Module) -> str | None:
@@ -51,7 +51,7 @@ def describe_strategy(names: Iterable[str], *, num_ranks: int) -> str | None:
 def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
     """The settings of the wrappers that forecasts start from, as the configuration of a job has them."""
     for model in models:
-        for part in find_wrapped(model):
+        for part in list_wrapped(model):
             if isinstance(part, DistributedDataParallel) and hasattr(part, "bucket_bytes_cap"):
                 return {"strategy": {"name": "ddp", "bucket_mb": part.bucket_bytes_cap / 2**20}}
     return {}
@@ -59,7 +59,7 @@ def describe_wrapping(models: Iterable[nn.Module]) -> dict[str, object]:
 
 def _name_strategies(model: nn.Module) -> list[str]:
     engine = describe_engine(model)
-    return [engine] if engine else [_name_strategy(part) for part in find_wrapped(model)]
+    return [engine] if engine else [_name_strategy(part) for part in list_wrapped(model)]
 
 
 def _name_strategy(part: nn.Module) -> str:
@@ -78,7 +78,7 @@ class PrecisionWatch:
     def watch(self, model: nn.Module) -> None:
         """Looks at autocast when the model is first called; nothing is left in the model then."""
         if unwrap(model) is model and not isinstance(model, ScriptModule):  # a hook would be compiled with the model
-            device = find_device([model])
+            device = infer_device([model])
 
             def look(module: nn.Module, inputs: object) -> None:
                 handle.remove()
@@ -97,7 +97,7 @@ class PrecisionWatch:
         """Reads the number formats of the models that there are; without any, those of the last time count."""
         if models:
             self._found = {_PRECISIONS.get(dtype) for dtype in _list_dtypes(models)}
-            self._on_cuda = find_device(models).type == "cuda"
+            self._on_cuda = infer_device(models).type == "cuda"
 
     def describe(self) -> str | None:
         """ "fp32", "tf32", "bf16" or "fp16". None: not known, or the models differ."""
@@ -139,7 +139,7 @@ def _list_targets(model: nn.Module) -> Iterator[torch.device]:
                 yield torch.device(device)
 
 
-def find_device(models: Sequence[nn.Module]) -> torch.device:
+def infer_device(models: Sequence[nn.Module]) -> torch.device:
     """Where the models compute: on the accelerator of any parameter or buffer, also if the others are kept on the host
     (offload), or on the one to which a wrapper brings them; else on the CPU. Without models, the GPU that holds most
     of the process's tensors, else the CPU.

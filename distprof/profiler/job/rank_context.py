@@ -24,7 +24,7 @@ class RankContext:
     profile: ProfileConfig
     timeout_s: float
     """How long the end of the job waits for the slowest rank."""
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     """Says a line to the user."""
     warn: Callable[[str], None]
     """The same, once for each text and with the rank."""
@@ -79,12 +79,12 @@ class OpenRankContext(RankContext):
 class WarnOnce:
     """Says each warning once, from any thread."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._said, self._lock = say, set[str](), threading.Lock()
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line, self._said, self._lock = print_line, set[str](), threading.Lock()
 
     def __call__(self, text: str) -> None:
         with self._lock:
             if text in self._said:
                 return
             self._said.add(text)
-        self._say(text)
+        self._print_line(text)

@@ -30,7 +30,7 @@ class LoggedJob:
     """Every rank, in order."""
     folder: Path
     """The run folder."""
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     """Says a line to the user."""
 
     def make_points(self) -> Points:

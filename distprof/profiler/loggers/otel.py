@@ -34,7 +34,7 @@ class OpenTelemetryLogger:
         self._provider = _make_provider(current)
         self._meter = (self._provider or current).get_meter("distprof")
         if self._provider is None and not _is_real(current):
-            job.say(
+            job.print_line(
                 f"distprof: otel: no provider of metrics is set up so far, and no {ENDPOINTS[1]}: nothing is exported "
                 "unless the script sets one"
             )

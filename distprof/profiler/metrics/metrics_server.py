@@ -75,7 +75,7 @@ class MetricsServer:
     def _turn(self) -> bool:
         """Waits until something can be done, and does it. Returns whether the server goes on."""
         self._listen_again()
-        ready = [key.fileobj for key, _ in self._selector.select(self._find_wait_s())]
+        ready = [key.fileobj for key, _ in self._selector.select(self._compute_timeout_s())]
         if self._ending in ready:
             return False
         for client in tuple(self._clients):
@@ -88,7 +88,7 @@ class MetricsServer:
             self._leave(client)
         return True
 
-    def _find_wait_s(self) -> float | None:
+    def _compute_timeout_s(self) -> float | None:
         """How long nothing can happen by itself. None: for ever."""
         times_s = [client.until_s for client in self._clients[:1]]  # the oldest is the first to be left
         if self._accepts_from_s:

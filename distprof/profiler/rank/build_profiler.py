@@ -45,7 +45,7 @@ from distprof.record.windows.capture_range import plan_capture, tool_captures
 from distprof.record.windows.nvtx_ranges import NvtxRanges, tool_listens
 from distprof.storage.last_state import open_place
 from distprof.storage.run_folder import rank_path
-from distprof.world import World, find_largest, wait_for_ranks
+from distprof.world import World, all_reduce_max, wait_for_ranks
 
 if TYPE_CHECKING:
     from distprof.profiler.rank.rank_zero import RankZero
@@ -85,7 +85,7 @@ def start_profiler(
     profile: ProfileConfig,
     *,
     timeout_s: float = 600.0,
-    say: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
     host: HostOptions | None = None,
     rendezvous: Rendezvous | None = None,
     failed: Callable[[Exception], None] | None = None,
@@ -98,7 +98,7 @@ def start_profiler(
         plan: Of the job; its secrets are redacted here.
         profile: What to record.
         timeout_s: How long the end of the job waits for the slowest rank.
-        say: Says a line to the user.
+        print_line: Says a line to the user.
         host: Options of a program around the training loop.
         rendezvous: How the ranks find each other. None: over the default process group, within ``timeout_s``.
         failed: Called on another thread if the ranks do not find each other, or have no folder; they meet beside the
@@ -116,8 +116,8 @@ def start_profiler(
     config: Any = redact(plan.config, secrets)
     plan = replace(plan, name=clean(plan.name), config=config, notes=[*map(clean, plan.notes)])
     context = RankContext(
-        world=world, profile=profile, timeout_s=timeout_s, say=say,
-        warn=WarnOnce(lambda text: say(f"distprof: rank {world.rank}: {text}")),
+        world=world, profile=profile, timeout_s=timeout_s, print_line=print_line,
+        warn=WarnOnce(lambda text: print_line(f"distprof: rank {world.rank}: {text}")),
     )  # fmt: skip
     job = Job(context, plan, host, clean, rendezvous or Rendezvous(limit_s=timeout_s), failed, bystander)
     try:
@@ -315,7 +315,7 @@ class Job:
                 meta = readings.read_first()
                 self._gather_thread.together = readings.read_last
             if self._failed is None:  # a script's ranks have told their profilers already
-                captures = find_largest(captures, group=own)
+                captures = all_reduce_max(captures, group=own)
         if self._failed is None or own is None:
             self._captures = bool(captures)
         if world.rank == 0:
@@ -339,7 +339,7 @@ class Job:
         lock_watch = watch_gil(streams.own.path, self._thread)
         watch = StallWatch(
             position=lambda: (recorder.step, recorder.open), lost=opened.warn, died=peers.have_died,
-            stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.find_stopped()),
+            stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.list_stopped()),
             looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
             timeout_s=read_timeout_s() or opened.timeout_s,
         )  # fmt: skip
@@ -365,11 +365,13 @@ class Job:
     def _end_on_signal(self) -> Callable[[], None]:
         """Has a signal end this rank's file. Returns what takes that back."""
 
-        def tell() -> None:
+        def on_end() -> None:
             if self._opened is not None and self._context.world.rank == 0:
-                self._context.say(f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}")
+                self._context.print_line(
+                    f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}"
+                )
 
-        return end_on_signal(self._host.signals, self._step_writer, tell=tell)
+        return end_on_signal(self._host.signals, self._step_writer, on_end=on_end)
 
     def _make_gather_thread(self) -> GatherThread:
         context, step_writer = self._context, self._step_writer

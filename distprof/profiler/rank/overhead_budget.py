@@ -163,9 +163,9 @@ class Budget:
             self._evidence.add(quicker=shadow_ns[0] * (1 + self._limit_ratio) < middle_ns)
             if self._evidence.sure:
                 self._over = True
-                self._tell()
+                self._report_overhead()
 
-    def _tell(self) -> None:
+    def _report_overhead(self) -> None:
         step_ns, shadow, plain = zip(*self._steps, strict=True)
         overhead = compare_steps(
             StepCosts(clock=self._clock, step_ns=np.array(step_ns), shadow=np.array(shadow), plain=np.array(plain))
@@ -180,7 +180,7 @@ def keep_budget(
     every: int,
     clock: Clock,
     stop: Callable[[], None],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     on_steps: Callable[[FloatArray], None] | None,
 ) -> Callable[[FloatArray], None] | None:
     """On rank 0: wraps the receiver of whole steps so that the budget sees them too.
@@ -190,7 +190,7 @@ def keep_budget(
         every: Steps per turn, one of them a shadow step.
         clock: Of the steps; of a job on GPUs the device's.
         stop: Stops the recording of phases on every rank.
-        say: Says a line to the user.
+        print_line: Says a line to the user.
         on_steps: Another receiver of the steps.
     """
     if limit_ratio is None:
@@ -198,7 +198,7 @@ def keep_budget(
 
     def exceed(overhead: OverheadReport) -> None:
         stop()
-        say(f"distprof: recording {describe_overhead(overhead)}: {describe_stop(limit_ratio)}")
+        print_line(f"distprof: recording {describe_overhead(overhead)}: {describe_stop(limit_ratio)}")
 
     budget = Budget(limit_ratio, every, exceed, clock=clock)
 

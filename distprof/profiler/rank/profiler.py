@@ -29,7 +29,7 @@ from distprof.compiling import take_hidden
 from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.patching import is_fsdp2
-from distprof.profiler.job.model_inspection import describe_engine, find_wrapped, unwrap
+from distprof.profiler.job.model_inspection import describe_engine, list_wrapped, unwrap
 from distprof.profiler.rank.overhead_budget import ShadowPlan
 from distprof.profiler.windows.rank_windows import LevelWindow, OnDemandWindows
 from distprof.record.collectives.collective_watch import CollectiveWatch
@@ -127,7 +127,7 @@ class Profiler:
         notes: list[str] = []
         if self._on_demand is not None:
             self._on_demand.watch(model)
-        parts = find_wrapped(model)
+        parts = list_wrapped(model)
         if not parts and not describe_engine(model) and dist.is_initialized() and dist.get_world_size() > 1:
             trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
             if not trained <= self._synchronised:

@@ -55,12 +55,12 @@ class RankZero:
         receivers = [] if self._listener is None else [self._listener.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
-        job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, say=context.say)
+        job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, print_line=context.print_line)
         self._loggers = [open_logger(name, job, lose) for name in dict.fromkeys(context.profile.loggers)]
         receivers += [logger.enqueue for logger in self._loggers]
         on_steps = keep_budget(
             context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
-            say=context.say, on_steps=partial(_tell_all, receivers) if receivers else None,
+            print_line=context.print_line, on_steps=partial(_pass_to_all, receivers) if receivers else None,
         )  # fmt: skip
         self._live = None if on_steps is None else LiveSteps(context.world.size, on_steps)
 
@@ -93,7 +93,7 @@ class RankZero:
                 add_note(self._folder, note)
 
 
-def _tell_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArray) -> None:
+def _pass_to_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatArray) -> None:
     for receiver in receivers:
         receiver(rows)
 
@@ -112,5 +112,5 @@ def _serve_metrics(
     except OSError as error:
         lose(f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}")
         return None
-    context.say(f"distprof: live metrics: {server.url}")
+    context.print_line(f"distprof: live metrics: {server.url}")
     return metrics, server

@@ -69,7 +69,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments, **options)
         except Exception as error:  # flat: around whatever a training loop calls
             arguments = () if first is _MISSING else (first, *rest)
-            misfit = _find_misfit(method, self, *arguments, **options) if isinstance(error, TypeError) else None
+            misfit = _describe_misfit(method, self, *arguments, **options) if isinstance(error, TypeError) else None
             if misfit is None and isinstance(error, passes):
                 raise
             self._refuse(method, describe_error(error) if misfit is None else misfit)
@@ -86,37 +86,37 @@ class Border:
         super().__init_subclass__(**options)
         guard_methods(cls)
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, print_line: Callable[[str], None]) -> None:
         """Takes what says a line to the user."""
-        self._say = say
-        self.told: list[str] = []
+        self._print_line = print_line
+        self.sentences: list[str] = []
         """What was said or noted, once each."""
 
-    def tell(self, text: str, *, everywhere: bool = False) -> None:
+    def warn_once(self, text: str, *, everywhere: bool = False) -> None:
         """Says a sentence once, and keeps it as a note of the rank.
 
         Args:
             text: What was done wrong, or does not work.
             everywhere: On every rank, not on rank 0 only.
         """
-        self._tell(text, everywhere=everywhere)
+        self._warn_once(text, everywhere=everywhere)
 
     def note(self, text: str) -> None:
         """Keeps a note of the rank, once."""
         self._note(text)
 
-    def _tell(self, text: str, *, everywhere: bool = False) -> None:
+    def _warn_once(self, text: str, *, everywhere: bool = False) -> None:
         if self._is_new(text) and (everywhere or os.environ.get("RANK", "0") == "0"):
-            self._say(f"distprof: {_shorten(text)}")
+            self._print_line(f"distprof: {_shorten(text)}")
         self._note(text)
 
     def _note(self, text: str) -> None:
         if self._is_new(text):
-            self.told.append(_shorten(text))
+            self.sentences.append(_shorten(text))
             self._keep(_shorten(text))
 
     def _is_new(self, text: str) -> bool:
-        return len(self.told) < MAX_SENTENCES and _shorten(text) not in self.told
+        return len(self.sentences) < MAX_SENTENCES and _shorten(text) not in self.sentences
 
     def _keep(self, text: str) -> None:
         """Keeps a note for the report."""
@@ -129,21 +129,21 @@ class Border:
 
     def _make_boundary(self, what: str) -> ErrorBoundary:
         """What fails inside it is lost, and the user is told so."""
-        return ErrorBoundary(f"{what} was not recorded", functools.partial(self._tell, everywhere=True))
+        return ErrorBoundary(f"{what} was not recorded", functools.partial(self._warn_once, everywhere=True))
 
     def _refuse(self, method: Callable[..., Any], why: str) -> None:
         """Says that a call has done nothing."""
         with ErrorBoundary("the sentence"):
-            self._tell(f"profiler.{method.__name__}{_describe_parameters(method)}: call ignored: {why}")
+            self._warn_once(f"profiler.{method.__name__}{_describe_parameters(method)}: call ignored: {why}")
 
 
-def say_aside(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Says a line without secrets on standard error: standard output belongs to the script."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or gone
         print(mask(text, secret_values(sys.argv[1:])), file=sys.stderr, flush=True)
 
 
-def _find_misfit(method: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:
+def _describe_misfit(method: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:
     """Why a method cannot be called with these arguments. None: it can."""
     try:
         inspect.signature(method).bind(*arguments, **options)

@@ -161,9 +161,9 @@ class Switch:
     def enter(self, code: int) -> None:
         """Opens a phase, or says why not."""
         if not self._recorder.open:
-            self._session.tell_outside("profiler.phase()")
+            self._session.warn_outside_step("profiler.phase()")
         elif get_ident() != self._recorder.timeline.thread:
-            self._session.tell_elsewhere("profiler.phase()")
+            self._session.warn_other_thread("profiler.phase()")
         else:
             self._recorder.enter(code)
 

@@ -45,7 +45,7 @@ class Recording(Border):
         start: Callable[[], Job | None],
         *,
         end: Callable[[BaseException | None], None] = lambda error: None,
-        say: Callable[[str], None] = print,
+        print_line: Callable[[str], None] = print,
         warmup_steps: int = 0,
         find: bool = False,
     ) -> None:
@@ -55,14 +55,14 @@ class Recording(Border):
             start: Starts the job; called at `begin` or at the first step. None: nothing can be recorded, and the user
                 has been told.
             end: Called once, after everything is closed, with what ended training early.
-            say: Says a line to the user.
+            print_line: Says a line to the user.
             warmup_steps: So many steps are warm-up, unless `begin_step` is told otherwise.
             find: Whether phases are found that the user does not mark; see `distprof.observe.finder`.
         """
-        super().__init__(say)
+        super().__init__(print_line)
         self._start, self._end = start, end
         self._warmup_steps, self._warmup_until, self._find = warmup_steps, warmup_steps, find
-        self._tried = self._told_early = False
+        self._tried = self._warned_early = False
         self._models: list[weakref.ref[nn.Module]] = []
         self._kept: list[nn.Module] = []  # until the job begins: what is watched may only hold the script's models
         self.job: Job | None = None
@@ -115,7 +115,7 @@ class Recording(Border):
         if self.job is None:
             return
         self._profiler, self._recorder = self.job.profiler, self.job.profiler.recorder
-        for text in self.told:
+        for text in self.sentences:
             self._profiler.note(text)
         for model in kept:
             self._guard("a model", self._profiler.watch, model)
@@ -128,7 +128,7 @@ class Recording(Border):
         Any time after wrapping it in DDP or FSDP2; what ``torch.compile`` or a ModuleDict holds is found.
         """
         if not isinstance(model, nn.Module):
-            self.tell(f"profiler.watch({type(model).__name__}): not a module; give it the model")
+            self.warn_once(f"profiler.watch({type(model).__name__}): not a module; give it the model")
         elif not any(model is part for known in self.models for part in known.modules()):
             self._models = [known for known in self._models if known() is not None] + [weakref.ref(model)]
             self._kept += [] if self._tried else [model]
@@ -144,20 +144,22 @@ class Recording(Border):
         """
         if self.open:
             other = "on a second thread" if get_ident() != self._thread else "inside a step"
-            self.tell(f"profiler.step() {other}: the step that is open counts, this one does not")
+            self.warn_once(f"profiler.step() {other}: the step that is open counts, this one does not")
             return False
         if self.closed:
-            self.tell_outside("profiler.step()")
+            self.warn_outside_step("profiler.step()")
             return False
         if type(warmup) not in (bool, NoneType):
-            self.tell(f"profiler.step(warmup=...): True, False or None, not {type(warmup).__name__}")
+            self.warn_once(f"profiler.step(warmup=...): True, False or None, not {type(warmup).__name__}")
             warmup = None
         self._thread = get_ident()
         if by != "call":
             self.user_steps = True
         if not self._tried:
             if is_capturing():  # to start is to ask a device for much, which ends the capture
-                self.tell("a CUDA graph is captured in the first step: recording begins with the first step after that")
+                self.warn_once(
+                    "a CUDA graph is captured in the first step: recording begins with the first step after that"
+                )
                 return False
             self._begin_quietly()
         if self.in_doubt:
@@ -165,7 +167,7 @@ class Recording(Border):
         if self._profiler is None or self._recorder is None:
             return False
         if stretches := self._recorder.between.stretches:
-            self.tell(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
+            self.warn_once(f"profiler.step() inside profiler.stretch({stretches[-1].value!r}): not recorded")
             return False
         finished = self._recorder.finished
         try:
@@ -209,7 +211,9 @@ class Recording(Border):
     def cut_step(self, warmup: bool | None = None) -> None:
         """A step ends here, and the next one begins: a bare ``profiler.step()``. Before the first one is no step."""
         if self.open and self._opener != "cut":
-            self.tell("profiler.step() without `with`: the step that is open ends with its block or loop; leave it out")
+            self.warn_once(
+                "profiler.step() without `with`: the step that is open ends with its block or loop; leave it out"
+            )
             return
         self.end_step()
         self.begin_step(warmup, by="cut")
@@ -285,7 +289,7 @@ class Recording(Border):
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
         if self._recorder is None or not self.open:
-            self.tell_outside("profiler.keep_scalars()")
+            self.warn_outside_step("profiler.keep_scalars()")
         else:
             self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
 
@@ -295,7 +299,7 @@ class Recording(Border):
     def begin_stretch(self, stretch: str) -> bool:
         """Ends an open step, and begins a stretch; returns whether it did. Nothing before the first step."""
         if stretch not in STRETCH_CODE:
-            self.tell(f"profiler.stretch({stretch!r}): no such stretch; there are {', '.join(STRETCH_CODE)}")
+            self.warn_once(f"profiler.stretch({stretch!r}): no such stretch; there are {', '.join(STRETCH_CODE)}")
             return False
         if self._profiler is None or self.closed or get_ident() != self._thread:
             return False
@@ -315,20 +319,20 @@ class Recording(Border):
             return work()
         return self._profiler.time(work)
 
-    def tell_outside(self, what: str) -> None:
+    def warn_outside_step(self, what: str) -> None:
         """Tells the user that something belongs into a step."""
         if self.closed:
-            self.tell(f"{what} {self.why_closed}: nothing more is recorded")
+            self.warn_once(f"{what} {self.why_closed}: nothing more is recorded")
         elif not self._tried:  # as in the first round of a loop that ends with profiler.step()
-            if not self._told_early:
-                self._told_early = True
-                self.tell(f"{what} before the first step: not recorded, nor is what else precedes it")
+            if not self._warned_early:
+                self._warned_early = True
+                self.warn_once(f"{what} before the first step: not recorded, nor is what else precedes it")
         elif self.job is not None:  # otherwise the user knows that nothing is recorded
-            self.tell(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
+            self.warn_once(f"{what} outside a step: not recorded; what lies between two steps is timed as such")
 
-    def tell_elsewhere(self, what: str) -> None:
+    def warn_other_thread(self, what: str) -> None:
         """Tells the user that something belongs to the thread of the step."""
-        self.tell(f"{what} on a second thread: not recorded; phases are those of the step's own")
+        self.warn_once(f"{what} on a second thread: not recorded; phases are those of the step's own")
 
     def close(self, error: BaseException | None = None, *, wait_s: float | None = None) -> None:
         """Ends recording; on rank 0 the report is written. Collective without an error; local to this rank with one.
@@ -361,7 +365,7 @@ class Recording(Border):
             self.begin()
         except Exception as error:  # a `DistprofError` comes on every rank, and need not be said by each
             everywhere = not isinstance(error, DistprofError)
-            ErrorBoundary("nothing is recorded", partial(self.tell, everywhere=everywhere)).fail(error)
+            ErrorBoundary("nothing is recorded", partial(self.warn_once, everywhere=everywhere)).fail(error)
 
     def _look_again(self) -> None:
         """Before a step: there is no job, after all, and nothing more to record."""
@@ -383,7 +387,7 @@ class Recording(Border):
 
     def _look_for_halves(self, halves: HalfSteps, codes: Iterable[int]) -> None:
         if (missing := halves.find_missing(self._number, codes)) is not None:
-            self.tell(
+            self.warn_once(
                 f"every other step has no {missing}: profiler.step() seems to be called twice in an iteration; call it "
                 "once for each step of the optimizer"
             )

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import ClosedInStep
-from distprof.profiler.session.border import answers, say_aside
+from distprof.profiler.session.border import answers, print_to_stderr
 from distprof.profiler.session.contexts import (
     NOTHING,
     LaterPhase,
@@ -92,9 +92,9 @@ class Session(Recording):
         if context is not None:
             return context
         if phase not in PHASE_CODE:
-            self.tell(f"profiler.phase({phase!r}): no such phase; there are {', '.join(PHASE_CODE)}")
+            self.warn_once(f"profiler.phase({phase!r}): no such phase; there are {', '.join(PHASE_CODE)}")
             return NOTHING
-        return LaterPhase(self._find_phase, str(phase))
+        return LaterPhase(self._look_up_phase, str(phase))
 
     @answers(_give_mark)
     def stretch(self, stretch: Stretch | str) -> Mark:
@@ -114,18 +114,18 @@ class Session(Recording):
             micro_steps: Of this call. 0 in every call of a step: each backward that is found is one.
         """
         if self._recorder is None or not self.open:
-            self.tell_outside("profiler.add_work()")
+            self.warn_outside_step("profiler.add_work()")
             return
         counts = _count(tokens), _count(micro_steps)
         if counts[0] is None or counts[1] is None:
-            self.tell("profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on")
+            self.warn_once("profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on")
         else:
             self._recorder.add_work(tokens=counts[0], micro_steps=counts[1])
 
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
         if self.closed:
-            self.tell_outside("profiler.find_steps()")
+            self.warn_outside_step("profiler.find_steps()")
             return
         self.finds_steps = True
         self._guard("what is found", self._begin_finder, True)
@@ -165,10 +165,10 @@ class Session(Recording):
     def __reduce__(self) -> tuple[Callable[[], Session], tuple[()]]:
         return _make_stand_in, ()
 
-    def _find_phase(self, phase: str) -> PhaseContext | None:
+    def _look_up_phase(self, phase: str) -> PhaseContext | None:
         """What marks a phase. None: there is nothing to mark; the user is told why."""
         if self.closed or self._recorder is None:
-            self.tell_outside(f"profiler.phase({phase!r})")
+            self.warn_outside_step(f"profiler.phase({phase!r})")
             return None
         if not self._phases:  # made once, and handed out as they are from then on
             make = partial(SessionPhase, Switch(self, self._recorder), self._recorder.timeline)
@@ -178,7 +178,7 @@ class Session(Recording):
 
 def _make_stand_in() -> Session:
     """What a file, or another process, gets of a session: the recording stays where it is."""
-    session = Session(lambda: None, say=say_aside)
+    session = Session(lambda: None, print_line=print_to_stderr)
     session.closed, session.why_closed = True, "in a copy of the session, from a file or another process"
     return session
 

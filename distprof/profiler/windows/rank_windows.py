@@ -10,7 +10,7 @@ from torch import nn
 
 from distprof.modules.ranges import ModuleRanges
 from distprof.profiler.job.rank_context import OpenRankContext
-from distprof.record.gather.step_window import EARLIEST_STEP, StepWindow, say_apart
+from distprof.record.gather.step_window import EARLIEST_STEP, StepWindow, format_apart
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowOutcome, WindowTalk
 from distprof.record.step.recorder import Recorder
@@ -164,7 +164,7 @@ def plan_level_window(
     from distprof.profiler.windows.module_window import ModuleWindow  # most jobs have no such window
 
     if apart:
-        step_writer.note(say_apart("module profiles", apart, "modules"))
+        step_writer.note(format_apart("module profiles", apart, "modules"))
     rank = context.world.rank
     return ModuleWindow(
         recorder=recorder, path=module_path(context.folder, rank), rank=rank, run_id=run_id,

@@ -35,8 +35,8 @@ class WindowCoordinator:
         *,
         kept_steps: int,
         apart: Sequence[int],
-        find_obstacle: Callable[[], str | None],
-        say: Callable[[str], None],
+        describe_obstacle: Callable[[], str | None],
+        print_line: Callable[[str], None],
     ) -> None:
         """Waits for orders.
 
@@ -44,11 +44,11 @@ class WindowCoordinator:
             folder: The run folder.
             kept_steps: Steps that a window keeps unless its request says how many.
             apart: Ranks that do not see the folder, and write their traces on their own hosts.
-            find_obstacle: Tells why there can be no window now. None: there can.
-            say: Says a line to the user.
+            describe_obstacle: Tells why there can be no window now. None: there can.
+            print_line: Says a line to the user.
         """
         self._folder, self._kept_steps, self._apart = folder, kept_steps, tuple(apart)
-        self._find_obstacle, self._say = find_obstacle, say
+        self._check_obstacle, self._print_line = describe_obstacle, print_line
         self._order: WindowRequest | None = None
         self._stuck: tuple[int, int] | None = None  # a request that cannot be taken away
         self._state: WindowState | None = None
@@ -64,13 +64,13 @@ class WindowCoordinator:
             return
         self._answer(self._order, "agreed", steps=tuple(steps), folder=str(inside))
         listed = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-        self._say(f"distprof: kernel window of {listed}, because distprof window has asked for it")
+        self._print_line(f"distprof: kernel window of {listed}, because distprof window has asked for it")
 
     def refuse(self, why: str) -> None:
         order, self._order = self._order, None  # at once: the end of the job may refuse it too
         if order is not None:
             self._answer(order, "refused", text=why)
-            self._say(f"distprof: no kernel window: {why}")
+            self._print_line(f"distprof: no kernel window: {why}")
 
     def ended(self, outcomes: Sequence[WindowOutcome]) -> None:
         order, self._order = self._order, None
@@ -88,9 +88,9 @@ class WindowCoordinator:
         state = self._state
         self._answer(order, "ended", steps=state.steps, folder=state.folder, missing=tuple(missing))
         if any(outcome == WindowOutcome.WRITTEN for outcome in outcomes):
-            self._say(f"distprof: kernel window: {self._folder / state.folder}")
+            self._print_line(f"distprof: kernel window: {self._folder / state.folder}")
         for text in missing:
-            self._say(f"distprof: no trace of {text}")
+            self._print_line(f"distprof: no trace of {text}")
 
     def close(self) -> None:
         """The job ends: an order that is left is refused."""
@@ -109,7 +109,7 @@ class WindowCoordinator:
         try:
             request = read_request(self._folder)
         except DataError as error:
-            self._say(f"distprof: no kernel window: {error}")
+            self._print_line(f"distprof: no kernel window: {error}")
             request = None
         try:
             os.unlink(path)
@@ -125,7 +125,7 @@ class WindowCoordinator:
             self.refuse(obstacle)
 
     def _describe_obstacle(self) -> str | None:
-        if (obstacle := self._find_obstacle()) is not None:
+        if (obstacle := self._check_obstacle()) is not None:
             return obstacle
         try:
             free_bytes = shutil.disk_usage(self._folder).free
@@ -140,13 +140,13 @@ class WindowCoordinator:
         try:
             write_state(self._folder, self._state)
         except OSError as error:
-            self._say(f"distprof: the state of the kernel window was not written: {describe_error(error)}")
+            self._print_line(f"distprof: the state of the kernel window was not written: {describe_error(error)}")
 
 
 def open_coordinator(context: OpenRankContext, level_is_to_come: Callable[[], bool]) -> WindowCoordinator:
     """What takes orders on rank 0; it refuses them while the window of the level is still to come."""
 
-    def find_obstacle() -> str | None:
+    def describe_obstacle() -> str | None:
         if level_is_to_come():
             return f"profile.level={context.profile.level} has a window of its own still to come"
         if not kineto_available():
@@ -157,5 +157,5 @@ def open_coordinator(context: OpenRankContext, level_is_to_come: Callable[[], bo
 
     return WindowCoordinator(
         context.folder, kept_steps=context.profile.kernel_steps, apart=list(context.streams.apart),
-        find_obstacle=find_obstacle, say=context.say,
+        describe_obstacle=describe_obstacle, print_line=context.print_line,
     )  # fmt: skip

@@ -109,7 +109,7 @@ def _end(
 def _issue(batch: Batch, collective_watch: CollectiveWatch, later: bool) -> _Issued:
     recorder, tickets, phase, waits = collective_watch.recorder, list[tuple[int, bool]](), -1, False
     for (kind, code, on_device), size_bytes in batch.sizes_bytes.items():
-        phase = collective_watch.find_phase(kind, size_bytes)
+        phase = collective_watch.choose_phase(kind, size_bytes)
         waits = not (later or (on_device and recorder.on_device.is_apart()))
         ticket = collective_watch.issue(
             kind, size_bytes, code, asynchronous=later, on_device=on_device, apart=not waits

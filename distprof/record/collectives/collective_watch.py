@@ -279,7 +279,7 @@ class CollectiveWatch(_PartOfSteps):
             frame, left = frame.f_back, left - 1
         return False
 
-    def find_phase(self, kind: CollectiveKind, size_bytes: int) -> int:
+    def choose_phase(self, kind: CollectiveKind, size_bytes: int) -> int:
         """The code of the phase that waiting for a collective counts as; -1: the one that runs then.
 
         A loop may synchronise gradients itself: it reduces more than a few numbers outside of all phases, and backward,
@@ -309,7 +309,7 @@ class CollectiveWatch(_PartOfSteps):
             end = self.recorder.end_collective
             work.get_future().add_done_callback(lambda _: end(ticket))
 
-    def find_code(self, group: Any) -> int:
+    def look_up_code(self, group: Any) -> int:
         """The code of a process group, given as torch's object or name; assigned when first seen.
 
         Raises:
@@ -321,7 +321,7 @@ class CollectiveWatch(_PartOfSteps):
         code = self._codes.get(key)
         return self._add(key, group) if code is None else code
 
-    def find_size(self, code: int) -> int:
+    def look_up_size(self, code: int) -> int:
         """Number of ranks of a group, by its code."""
         size = self._sizes.get(code)
         if size is None:
@@ -338,7 +338,7 @@ class CollectiveWatch(_PartOfSteps):
         """
         if device.type == "cpu":
             return False
-        key = (self.find_code(group), device.type)
+        key = (self.look_up_code(group), device.type)
         if key not in self._backends:
             pairs = (pair.partition(":") for pair in dist.get_backend_config(_resolve(group)).split(","))
             self._backends[key] = {kind: backend for kind, _, backend in pairs}.get(device.type)

@@ -136,12 +136,12 @@ def _record(
     try:
         group = pick(args, options, form.group, "group")
         size_bytes, device = _measure(form, pick(args, options, form.buffer, form.buffer_name))
-        code = collective_watch.find_code(group)
+        code = collective_watch.look_up_code(group)
         on_device = device is not None and collective_watch.ends_on_device(group, device)
     except (AttributeError, TypeError):  # not a tensor, or not a group: torch raises its own error
         return original(*args, **options)
     if form.shard:
-        size_bytes *= collective_watch.find_size(code)
+        size_bytes *= collective_watch.look_up_size(code)
     batch = collective_watch.batch
     if batch is not None and batch.collects(group, alone=form.coalesces):
         batch.add(form.kind, code, on_device, size_bytes)
@@ -160,7 +160,7 @@ def _record(
         collective_watch.newest = ticket
         if form.kind is _SCATTER:
             collective_watch.newest_scatter = ticket
-    phase = collective_watch.find_phase(form.kind, size_bytes)
+    phase = collective_watch.choose_phase(form.kind, size_bytes)
     if waits:
         recorder.wait(ticket) if phase < 0 else recorder.mark(phase, ticket)
     collective_watch.inside += 1

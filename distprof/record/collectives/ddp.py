@@ -62,7 +62,7 @@ class _Reductions:
         collective_watch = self.collective_watch
         collective_watch.recorder.discard_mark()  # the bucket before was not the last, or was another model's
         return Bucket(
-            size_bytes=_count_bytes(buffer), code=self._find_code(),
+            size_bytes=_count_bytes(buffer), code=self._look_up_code(),
             asynchronous=not collective_watch.in_phase,  # otherwise the end of backward is not known
             on_device=self.on_device,
         )  # fmt: skip
@@ -78,7 +78,7 @@ class _Reductions:
         step = self.recorder.step
         sees = sees_ends(step, self.number)
         self.follows, self.flags = sees or self.on_device, ON_DEVICE if self.on_device else AWAITED * sees
-        self.step, self.number, self.code = step, 0, self._find_code()
+        self.step, self.number, self.code = step, 0, self._look_up_code()
 
     def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
         """Records when the reduction ends, by torch's handle of it."""
@@ -100,9 +100,9 @@ class _Reductions:
         except Exception as error:  # flat: called on a thread of torch's for every bucket, holding Python's lock
             collective_watch.fail(error)
 
-    def _find_code(self) -> int:
+    def _look_up_code(self) -> int:
         if self._code < 0:  # finding the name of a group takes long
-            self._code = self.collective_watch.find_code(self._group)
+            self._code = self.collective_watch.look_up_code(self._group)
         return self._code
 
 
@@ -180,7 +180,7 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
         # Registered before, so that it is left alone. What it issues is seen: the exposed part begins with the last
         # collective that it issues in a backward.
         note(_HIDDEN)
-        collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _find_code(hook)) is not None}
+        collective_watch.hidden_hooks |= {code for hook, _ in hooks if (code := _unwrap_code(hook)) is not None}
     elif _has_builtin_hook(model):
         note(_BUILT_IN)
     elif getattr(model, "reducer", None) is not None:
@@ -267,7 +267,7 @@ def _count_bytes(buffer: torch.Tensor) -> int:
     return buffer._values().nbytes + buffer._indices().nbytes
 
 
-def _find_code(hook: Any) -> CodeType | None:
+def _unwrap_code(hook: Any) -> CodeType | None:
     """What runs when a hook is called; None: it is not written in Python."""
     while isinstance(hook, functools.partial):
         hook = hook.func

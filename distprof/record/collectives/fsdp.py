@@ -183,7 +183,7 @@ class _WatchedObject:
         given = options if self._counted in options and "group" in options else _name(*args, **options)
         buffer, group = given[self._counted], given["group"]
         if group is not self._group:
-            self._group, self._group_code = group, collective_watch.find_code(group)
+            self._group, self._group_code = group, collective_watch.look_up_code(group)
             self._on_device = collective_watch.ends_on_device(group, buffer.device)
             self._held = not self._on_device
         size_bytes = buffer.nbytes

@@ -91,11 +91,11 @@ def _wrap_issue(
             tensor = args[0]
             given = args[position] if len(args) > position else options["group"]
             group = functional._resolve_group_name(given, options.get("tag", ""))
-            code = collective_watch.find_code(group)
+            code = collective_watch.look_up_code(group)
             size_bytes, on_device = tensor.nbytes, collective_watch.ends_on_device(group, tensor.device)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # torch raises its own error
             return call(*args, **options)
-        size_bytes *= collective_watch.find_size(code) if is_part else 1
+        size_bytes *= collective_watch.look_up_size(code) if is_part else 1
         ticket = collective_watch.issue(kind, size_bytes, code, asynchronous=True, on_device=on_device)
         if len(pending) >= _MAX_PENDING:
             pending.clear()

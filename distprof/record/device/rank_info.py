@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
-from distprof.facts.hardware import find_peak, is_slice
+from distprof.facts.hardware import is_slice, look_up_peak
 from distprof.facts.run import DeviceSnapshot, Peak, RankInfo
 from distprof.record.device.peak import measure_peak
-from distprof.world import World, find_largest, wait_for_ranks
+from distprof.world import World, all_reduce_max, wait_for_ranks
 
 PROC = Path("/proc")
 
@@ -86,9 +86,9 @@ def _choose_peak(
     if precision is None:
         return Peak(flops_per_s=None, source="the precision of the job is not known")
     if not _is_measured(world, precision, hardware):
-        return find_peak(snapshot.name if snapshot else "unknown device", precision)
+        return look_up_peak(snapshot.name if snapshot else "unknown device", precision)
     measured = Peak(flops_per_s=None, source="not measured")
-    turns = find_largest(world.identity.local_world_size, group=group)  # hosts may hold different numbers of ranks
+    turns = all_reduce_max(world.identity.local_world_size, group=group)  # hosts may hold different numbers of ranks
     for turn in range(turns):  # one at a time: the ranks of a host share its cores
         if turn == world.identity.local_rank:
             measured = measure_peak(world.device, precision)
@@ -127,7 +127,7 @@ def take_snapshot(device_type: str, device_index: int | None) -> tuple[DeviceSna
 
 
 def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
-    handle, sliced = _find_card(pynvml, str(torch.cuda.get_device_properties(device_index).uuid))
+    handle, sliced = _look_up_card(pynvml, str(torch.cuda.get_device_properties(device_index).uuid))
     if sliced and not is_slice(name):
         name = f"{name} MIG"  # some drivers leave it out
 
@@ -153,7 +153,7 @@ def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
     )
 
 
-def _find_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
+def _look_up_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
     """The card that torch means, and whether it is a MIG slice of one.
 
     By UUID: NVML numbers all GPUs of the host, torch those of CUDA_VISIBLE_DEVICES in that order. torch leaves out

@@ -19,7 +19,7 @@ END_GRACE_S = 0.5
 
 
 def end_on_signal(
-    signals: SignalWatch | None, step_writer: StepWriter, *, tell: Callable[[], None] | None
+    signals: SignalWatch | None, step_writer: StepWriter, *, on_end: Callable[[], None] | None
 ) -> Callable[[], None]:
     """Ends a rank's file when a signal arrives.
 
@@ -27,7 +27,7 @@ def end_on_signal(
         signals: The signal watch of this process. None: SIGTERM and SIGHUP are watched for, unless the program handles
             them; SIGINT stays with the program, as Python's KeyboardInterrupt.
         step_writer: Owns the file.
-        tell: Tells the user that the job was stopped.
+        on_end: Tells the user that the job was stopped.
 
     Returns:
         A function that undoes it, for the main thread.
@@ -39,8 +39,8 @@ def end_on_signal(
     def end(name: str) -> None:
         if step_writer.terminate(name) and signals is None:
             time.sleep(REPORT_GRACE_S)  # the process ends before that, with its own exit code
-        if tell is not None:
-            tell()
+        if on_end is not None:
+            on_end()
 
     watch.listen(step_writer.keep_interrupted_state)
     remove = watch.add(end)

@@ -121,7 +121,7 @@ class Exchange:
         """On rank 0: makes every rank, including this one, stop recording phases after the next exchange."""
         self._asked = True
 
-    def find_stepped_on(self) -> list[int]:
+    def list_ranks_ahead(self) -> list[int]:
         """The ranks that have begun a step that this one has not, and have not sent their last rows."""
         own = self.word.next_step
         return [
@@ -270,7 +270,7 @@ class GatherThread(threading.Thread):
         end_s, stepped_on = time.monotonic() + timeout_s, False
         while self.is_alive() and (left_s := end_s - time.monotonic()) > 0:
             self.join(min(left_s, LONGEST_NAP_S))
-            if not stepped_on and self._exchange.find_stepped_on():
+            if not stepped_on and self._exchange.list_ranks_ahead():
                 stepped_on, end_s = True, min(end_s, time.monotonic() + STEPPED_ON_WAIT_S)
 
     def wait_for_begin(self, limit_s: float) -> None:
@@ -289,7 +289,7 @@ class GatherThread(threading.Thread):
         ended, behind, due_s = False, False, -math.inf
         while True:
             pace_s = math.inf if self._talk is None else self._talk.pace_s
-            self._wake.wait(0.0 if ended or behind else min(self._find_nap_s(), pace_s))
+            self._wake.wait(0.0 if ended or behind else min(self._compute_nap_s(), pace_s))
             finishing = self.finishing
             rows: list[FloatArray] = []
             if finishing or behind or pace_s >= self._window_s or time.monotonic() >= due_s:  # urgent: words only
@@ -338,7 +338,7 @@ class GatherThread(threading.Thread):
                     self._guard("the end of the job", self.together)
                 return
 
-    def _find_nap_s(self) -> float:
+    def _compute_nap_s(self) -> float:
         """How long until the next round. It begins at a multiple of the window on the wall clock, on all ranks at once.
 
         Ranks that train together wait for whichever is held up; what holds all up at once holds the job up once.

@@ -149,7 +149,7 @@ class StepWindow:
         return boundary.on
 
 
-def say_apart(what: str, ranks: Sequence[int], folder: str) -> str:
+def format_apart(what: str, ranks: Sequence[int], folder: str) -> str:
     """A note that the files of some ranks are on their own hosts, since they do not see rank 0's folder."""
     listed = ", ".join(map(str, ranks))
     return f"{what} of ranks {listed} are on their own hosts, in {folder}/ of the same folder: copy them here"

@@ -120,7 +120,7 @@ class WindowTalk:
         if self.desk is not None:
             if not (self._proposed or self._agreed or self._gone):
                 wanted_steps = self.desk.look()
-            lead = self._find_lead(next_step)
+            lead = self._estimate_lead(next_step)
         with self._changed:
             return Word(wanted_steps, lead, next_step, self._answer, self._meetings, self._outcome)
 
@@ -195,7 +195,7 @@ class WindowTalk:
         self._answer, self._meetings = StepAnswer.GONE, 2
         self._outcome = self._outcome or WindowOutcome.ENDED
 
-    def _find_lead(self, next_step: int) -> int:
+    def _estimate_lead(self, next_step: int) -> int:
         """So many steps as take `LEAD_S`, by those since the last look; a shorter time than that says too little."""
         now_s = self._now_s()
         if self._last is None:

@@ -38,14 +38,14 @@ def identify_clock() -> str:
     Each boot of a kernel has one such clock, and each of its time namespaces another. If a process cannot see which
     one it uses, its identifier is unique.
     """
-    parts = [_read_boot_id(), _find_namespace("time"), _find_namespace("time_for_children")]
+    parts = [_read_boot_id(), _read_namespace("time"), _read_namespace("time_for_children")]
     known = [part for part in parts if part is not None]
     return "/".join(known if len(known) == len(parts) else (socket.gethostname(), uuid.uuid4().hex))
 
 
 def identify_host() -> str:
     """An identifier of this machine as the network sees it: each network namespace counts as one."""
-    return "/".join((_read_boot_id() or "", _find_namespace("net") or "", socket.gethostname()))
+    return "/".join((_read_boot_id() or "", _read_namespace("net") or "", socket.gethostname()))
 
 
 def read_clocks(
@@ -68,7 +68,7 @@ def read_clocks(
     clocks = collect_texts(identify_clock() if clock is None else clock, group=group)
     found = visit(group, clocks, lambda rank: _ask(group, rank, now_ns), lambda: _answer(group, now_ns))
     shared = {"at_ns": int(share_text(str(now_ns()), group=group)), "offset_ns": 0, "bound_ns": 0}
-    lowest = _find_lowest(clocks)
+    lowest = _map_to_lowest(clocks)
     return tuple(ClockReading(rank=rank, **found.get(lowest[label], shared)) for rank, label in enumerate(clocks))
 
 
@@ -80,7 +80,7 @@ def visit(
     A failure is shared with every rank before any raises, so that none waits for a rank that has left.
     """
     own, found, failure = group.rank(), dict[int, T](), ""
-    for rank in sorted(_find_lowest(labels).values())[1:]:
+    for rank in sorted(_map_to_lowest(labels).values())[1:]:
         try:
             if own == 0:
                 found[rank] = ask(rank)
@@ -94,7 +94,7 @@ def visit(
     return dict(items)
 
 
-def _find_lowest(labels: Sequence[str]) -> dict[str, int]:
+def _map_to_lowest(labels: Sequence[str]) -> dict[str, int]:
     """The lowest rank of each label."""
     return {label: rank for rank, label in reversed([*enumerate(labels)])}
 
@@ -139,7 +139,7 @@ def _read_boot_id() -> str | None:
         return None
 
 
-def _find_namespace(kind: str) -> str | None:
+def _read_namespace(kind: str) -> str | None:
     """The namespace's inode. "": this kernel has no such namespaces; None: /proc cannot be read."""
     if not os.path.isdir("/proc/self/ns"):
         return None

@@ -197,11 +197,11 @@ def _read_peer(frame: FrameType, name: str) -> int | None:
         return None
 
 
-def _find_code(function: Callable[..., Any]) -> CodeType:
+def _unwrap_code(function: Callable[..., Any]) -> CodeType:
     """Of a function of torch, without what logs its calls."""
     while (inner := getattr(function, "__wrapped__", None)) is not None:
         function = inner
     return function.__code__
 
 
-_CALLS: dict[CodeType, Literal["send", "recv"]] = {_find_code(dist.send): "send", _find_code(dist.recv): "recv"}
+_CALLS: dict[CodeType, Literal["send", "recv"]] = {_unwrap_code(dist.send): "send", _unwrap_code(dist.recv): "recv"}

@@ -171,7 +171,7 @@ def watch_gil(stream: Path, thread: int) -> GilWatchdog | None:
         None: not possible here.
     """
     number = _find_free_signal()
-    library = _find_library()
+    library = _load_timer_library()
     if number is None or library is None:
         return None
     path = stream.with_suffix(STACK_SUFFIX)
@@ -190,7 +190,7 @@ def watch_gil(stream: Path, thread: int) -> GilWatchdog | None:
     return GilWatchdog(number, descriptor, timer, library, path)
 
 
-def _find_library() -> ctypes.CDLL | None:
+def _load_timer_library() -> ctypes.CDLL | None:
     """What has POSIX's timers: the C library, or its own library for them before glibc 2.34."""
     for name in (None, "librt.so.1"):
         with contextlib.suppress(OSError):

@@ -137,9 +137,9 @@ class Peers:
                 died |= stream.with_suffix(POSITION_SUFFIX).exists()  # a rank that ends deletes it under the lock
         return died
 
-    def find_stopped(self) -> tuple[StoppedRank, ...]:
+    def list_stopped(self) -> tuple[StoppedRank, ...]:
         """The ranks, `MAX_STOPPED` at most, whose process is stopped, by SIGSTOP or a debugger, and where."""
-        found = ((rank, _find_stopped(stream)) for rank, stream in sorted(self._streams.items()))
+        found = ((rank, _read_stopped_pid(stream)) for rank, stream in sorted(self._streams.items()))
         stopped = [(rank, pid) for rank, pid in found if pid is not None][:MAX_STOPPED]
         stacks = [(rank, *read_stopped_stack(pid)) for rank, pid in stopped]
         return tuple(StoppedRank(rank=rank, stack=stack, where=where) for rank, stack, where in stacks)
@@ -153,7 +153,7 @@ def _is_locked(stream: Path) -> bool:
         return False
 
 
-def _find_stopped(stream: Path) -> int | None:
+def _read_stopped_pid(stream: Path) -> int | None:
     """The process that holds a stream's lock, if it is stopped. Of another host or container: None."""
     try:
         with stream.open("rb") as file:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from distprof.record.step.timeline import MAX_SEGMENTS
-from distprof.storage.collective_records import MAX_COLLECTIVES, find_stride
+from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
@@ -71,7 +71,7 @@ class CollectiveLog:
         """As in `Issued`, so far."""
         self.first_ticket = self.lost = 0
 
-    def find_position(self, ticket: int) -> int:
+    def locate_ticket(self, ticket: int) -> int:
         """Where a collective stands in the open step; -1: it is not of this step."""
         position = ticket - self.first_ticket
         return position if ticket >= 0 and 0 <= position < len(self.flags) else -1
@@ -88,7 +88,7 @@ class CollectiveLog:
         if 0 <= position < len(self.flags) and len(self.waits) < MAX_SEGMENTS:
             self.waits.append((segment, position))
 
-    def find_wait(self, segment: int) -> int:
+    def ticket_of_wait(self, segment: int) -> int:
         """The ticket of the collective that this segment waits for, if it is the newest wait; else -1."""
         if self.waits and self.waits[-1][0] == segment:
             return self.first_ticket + self.waits[-1][1]
@@ -140,7 +140,7 @@ class CollectiveStride:
             self._costs.append(self._spent_ns / max(now_ns - self._begun_ns, 1))
             needed = median(self._costs) / MAX_COST_RATIO
             cheap = 1 << max(0, math.ceil(math.log2(max(needed, 1.0))))
-            self.every = max(find_stride(self._number, timed=True), cheap)
+            self.every = max(choose_stride(self._number, timed=True), cheap)
         self._number, self._spent_ns, self._begun_ns = 0, 0, now_ns
         return self.every > 0 and step % self.every == 0
 

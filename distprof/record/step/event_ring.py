@@ -108,7 +108,7 @@ class EventRing:
 
     def is_over(self, step: StepEvents) -> bool:
         """Whether the device has passed the step's last stamp."""
-        return step.stamps == 0 or self.find_last(step).query()
+        return step.stamps == 0 or self.read_last(step).query()
 
     def read(self, step: StepEvents, most: int, *, wait: bool = False) -> int:
         """Reads the next events of a step whose last stamp the device has passed.
@@ -165,7 +165,7 @@ class EventRing:
         self._held = self._place(step, step.last_stamp), kept
         self.clock_ns = (step.begin_ns or 0) + step._since_ns
 
-    def find_last(self, step: StepEvents) -> DeviceEvent:
+    def read_last(self, step: StepEvents) -> DeviceEvent:
         """A step's last stamp."""
         return self._events[self._place(step, step.last_stamp)]
 

@@ -208,7 +208,7 @@ class DeviceSteps:
             with self._lock:
                 for item in self._pending:
                     if item.events is not None and self._ring is not None:
-                        self._ring.find_last(item.events).synchronize()
+                        self._ring.read_last(item.events).synchronize()
                     self.scalars.wait(item.slot)
                 self._num_done = len(self._pending)
             self._read(sys.maxsize, wait=True)
@@ -304,7 +304,7 @@ class DeviceSteps:
         if events is not None and self._ring is not None:
             self._ring.release(events)
             if item.anchor is not None and self._anchors is not None:
-                record.anchor = self._anchors.read(item.anchor, self._ring.find_last(events), self._ring.clock_ns)
+                record.anchor = self._anchors.read(item.anchor, self._ring.read_last(events), self._ring.clock_ns)
             if item.whole:
                 record.begin_device_ns, record.device_ns = events.begin_ns, events.durations_ns
                 record.step_device_ns = sum(events.durations_ns)

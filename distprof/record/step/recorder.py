@@ -192,7 +192,7 @@ class Recorder:
             if self._tail is not None:
                 self._keep_tail()
             position = self.timeline.count - 1
-            code, open_ticket = self.timeline.codes[position], self._issued.find_wait(position)
+            code, open_ticket = self.timeline.codes[position], self._issued.ticket_of_wait(position)
             self._interrupted = None if code == self.timeline.phase else (code, open_ticket)
             now_ns = self._switch(code)
             self._note_wait(ticket)
@@ -384,7 +384,7 @@ class Recorder:
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""
         if self.on_device.times_collectives:
-            self.on_device.end_collective(self._issued.find_position(ticket))
+            self.on_device.end_collective(self._issued.locate_ticket(ticket))
 
     def end_collective(self, ticket: int, at_ns: int | None = None) -> None:
         """Records that a collective has ended, now or at a host time, if the host can see that. On any thread."""

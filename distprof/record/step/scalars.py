@@ -51,7 +51,7 @@ class ScalarReader:
                 if self._device is None or not self._device.holds(value):
                     known[column] = _read(value)
                 elif copy and self._used < NUM_SLOTS:
-                    scalar = _find_scalar(value)
+                    scalar = _unwrap_scalar(value)
                     self._device.copy_scalar(scalar, self._buffers[column], self._next)
                     self._sources[column][self._next] = scalar  # its memory must stay its own until the copy is done
                     slot = self._next
@@ -92,13 +92,13 @@ def _read(value: Any) -> float:
     """
     if type(value) is torch.Tensor and value.is_cpu and value.numel() == 1:
         return float(value.item())
-    scalar = _find_scalar(value)
+    scalar = _unwrap_scalar(value)
     if isinstance(scalar, torch.Tensor) and scalar.device.type != "cpu":
         raise ValueError(f"it is on {scalar.device}, where the profiler does not read")
     return float(scalar)
 
 
-def _find_scalar(value: Any) -> Any:
+def _unwrap_scalar(value: Any) -> Any:
     """What there is to read of a value, without a collective.
 
     Raises:

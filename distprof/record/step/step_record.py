@@ -159,8 +159,8 @@ def settle(record: StepRecord) -> StepRecord:
         return record
     whole = record.segments_lost == 0
     host_ns = record.segments.durations_ns if whole else None
-    exposed = _find_exposed(issued, host_ns, on_host=True)
-    ends = _find_ends(issued, record.segments if whole and not (record.failed or record.broken) else None)
+    exposed = _compute_exposed(issued, host_ns, on_host=True)
+    ends = _compute_ends(issued, record.segments if whole and not (record.failed or record.broken) else None)
     record.collectives = [
         SeenCollective(*facts, end_ns, exposed_ns)
         for facts, end_ns, exposed_ns in zip(issued.facts, ends, exposed, strict=True)
@@ -169,10 +169,10 @@ def settle(record: StepRecord) -> StepRecord:
         record.exposed_host_ns = _sum_by_kind(issued, exposed)
         record.wait_host_ns = _sum_waits(issued, record.segments.codes, host_ns)
     if record.device_ns is not None:
-        on_device = _find_exposed(issued, record.device_ns, on_host=False)
+        on_device = _compute_exposed(issued, record.device_ns, on_host=False)
         record.exposed_device_ns = _sum_by_kind(issued, on_device)
         if record.on_streams is not None:
-            record.device_times = _find_device_times(issued, record.device_ns, on_device, *record.on_streams)
+            record.device_times = _assemble_device_times(issued, record.device_ns, on_device, *record.on_streams)
         record.wait_device_ns = _sum_waits(issued, record.segments.codes, record.device_ns)
     return record
 
@@ -196,7 +196,7 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
     return [note for note, holds in facts.items() if holds]
 
 
-def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
+def _compute_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
     """When each collective was over, host ns. None: not seen.
 
     DDP's buckets are over when the backward goes on. The thread that sees their ends may come to say so only later, as
@@ -218,7 +218,7 @@ def _find_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
     return ends
 
 
-def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host: bool) -> list[int | None]:
+def _compute_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host: bool) -> list[int | None]:
     """How long compute waited for each collective on one clock, ns; None: not known."""
     if durations_ns is None:
         return [None] * len(issued.flags)
@@ -230,7 +230,7 @@ def _find_exposed(issued: Issued, durations_ns: Sequence[int] | None, *, on_host
     return [None if flags & ON_DEVICE else ns for flags, ns in zip(issued.flags, waited, strict=True)]
 
 
-def _find_device_times(
+def _assemble_device_times(
     issued: Issued,
     durations_ns: Sequence[int],
     exposed_ns: Sequence[int | None],

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import PHASES
 from distprof.facts.trace import OWN_PREFIX
-from distprof.record.gather.step_window import StepWindow, say_apart
+from distprof.record.gather.step_window import StepWindow, format_apart
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowOutcome
 from distprof.record.step.protocols import PhaseRanges
@@ -179,7 +179,7 @@ def plan_window(
     if profile_config.level != "kernels":
         return None
     if apart:
-        step_writer.note(say_apart("kernel traces", apart, "kernels"))
+        step_writer.note(format_apart("kernel traces", apart, "kernels"))
     return KernelWindow(
         recorder=recorder, path=kernel_path(folder, world.rank), facts=describe_traced(world, run_id),
         kept_steps=profile_config.kernel_steps, first_step=profile_config.kernel_from,

@@ -12,7 +12,7 @@ from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
 from distprof.render.files.timeline import render_trace
-from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.render.html.html import render_html
 from distprof.report.report import Report, to_plain
 from distprof.storage.whole_file import write_json, write_whole
@@ -39,9 +39,9 @@ def describe_plain(report: Report) -> dict[str, Any]:
     if report.activity is not None:
         activity = plain["activity"]
         for finding, into in zip(report.activity.findings, activity["findings"], strict=True):
-            into |= dataclasses.asdict(word_finding(finding))
+            into |= dataclasses.asdict(describe_finding(finding))
         for item, into in zip(report.activity.not_checked, activity["not_checked"], strict=True):
-            into |= {"why": word_lack(item)}
+            into |= {"why": describe_lack(item)}
     return plain
 
 

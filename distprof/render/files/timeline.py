@@ -56,13 +56,13 @@ def _list_events(run: Run) -> Iterator[bytes]:
         yield _encode({"ph": "M", "pid": info.rank, "name": "process_sort_index", "args": {"sort_index": info.rank}})
         for thread, label in ((STEP_THREAD, "steps"), (PHASE_THREAD, "phases (host clock)")):
             yield _encode({"ph": "M", "pid": info.rank, "tid": thread, "name": "thread_name", "args": {"name": label}})
-    facts = _find_steps(run)
+    facts = _read_step_facts(run)
     for (rank, step), kept in sorted(run.segments.items()):
         begin_ns = kept.begin_ns - origins_ns[hosts[rank]]
         yield from _list_step(rank, step, kept, begin_ns, *facts.get((rank, step), (False, sum(kept.durations_ns))))
 
 
-def _find_steps(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
+def _read_step_facts(run: Run) -> dict[tuple[int, int], tuple[bool, float]]:
     """Whether each kept step was warm-up, and how long it took, since some of its segments may not have been kept."""
     columns = {int(number): index for index, number in enumerate(np.nanmax(run.column("step"), axis=0, initial=-1))}
     positions = {info.rank: position for position, info in enumerate(run.ranks)}

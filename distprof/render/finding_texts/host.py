@@ -6,28 +6,30 @@ from distprof.analyze.traces.findings.host import PINNED
 from distprof.render.finding_texts.parts import (
     FigureText,
     FindingText,
+    format_ranks,
+    format_worst_rank,
     list_by_rank,
     make_line,
     name_some,
-    say_ranks,
-    say_worst,
 )
 from distprof.render.units import format_bytes, format_count, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding, Lack
 
 
-def word_copies_in_step(finding: Finding) -> FindingText:
+def describe_copies_in_step(finding: Finding) -> FindingText:
     """Copies from the host inside the step."""
     pageable = finding.facts.get("pageable_ratio")
     copying = f"{format_ratio(finding.facts['memory_only_ratio'])} of the step"
     return FindingText(
         title=f"Copies from the host take {format_ratio(finding.share_ratio)} of the step"
         + ("" if pageable is None else f", {format_ratio(pageable)} from pageable memory")
-        + say_ranks(finding),
+        + format_ranks(finding),
         evidence=(
             *list_by_rank(finding, "copies_ratio", "host to device, of the step"),
             *(make_line(figure, _show_copies(figure), what=f"from {figure.sign}") for figure in finding.figures),
-            FigureText(what="copies of any kind while nothing computes", value=copying, where=say_worst(finding)),
+            FigureText(
+                what="copies of any kind while nothing computes", value=copying, where=format_worst_rank(finding)
+            ),
         ),
         consequence="What the device needs next crosses the bus inside the step."
         + (
@@ -50,12 +52,12 @@ def _show_copies(figure: Figure) -> str:
     return f"{format_count(numbers['copies_count'])} copies per step, {size}{format_time(numbers['device_ns'])}"
 
 
-def word_sync_in_step(finding: Finding) -> FindingText:
+def describe_sync_in_step(finding: Finding) -> FindingText:
     """Calls that make the host wait for the device."""
     share, calls = format_ratio(finding.by_rank["waiting_ratio"][0]), format_count(finding.facts["calls_count"])
     idle = finding.facts.get("idle_host_ratio")
     return FindingText(
-        title=f"The host waits for the device in {calls} calls per step, {share} of its time{say_ranks(finding)}",
+        title=f"The host waits for the device in {calls} calls per step, {share} of its time{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "waiting_ratio", "waiting in synchronising calls, of the step on the host"),
             *(make_line(figure, _show_calls(figure)) for figure in finding.figures),
@@ -76,9 +78,9 @@ def _show_calls(figure: Figure) -> str:
     return f"{format_count(figure.numbers['calls_count'])} per step, {format_time(figure.numbers['host_ns'])}"
 
 
-def word_memory_limit(finding: Finding) -> FindingText:
+def describe_memory_limit(finding: Finding) -> FindingText:
     """The device's memory is nearly full."""
-    share, worst = format_ratio(finding.by_rank["memory_ratio"][0]), say_worst(finding)
+    share, worst = format_ratio(finding.by_rank["memory_ratio"][0]), format_worst_rank(finding)
     peak, total = format_bytes(finding.facts["memory_peak_bytes"]), format_bytes(finding.facts["memory_total_bytes"])
     return FindingText(
         title=f"Memory is nearly full: {share} of {total} was in use on {worst}",
@@ -91,7 +93,7 @@ def word_memory_limit(finding: Finding) -> FindingText:
 
 
 WORDS = {
-    "copies_in_step": word_copies_in_step,
-    "sync_in_step": word_sync_in_step,
-    "memory_limit": word_memory_limit,
+    "copies_in_step": describe_copies_in_step,
+    "sync_in_step": describe_sync_in_step,
+    "memory_limit": describe_memory_limit,
 }

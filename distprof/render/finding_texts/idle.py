@@ -10,15 +10,15 @@ from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
     FigureText,
     FindingText,
+    format_name,
+    format_ranks,
+    format_span,
+    format_window,
+    format_worst_rank,
     list_by_rank,
     make_line,
     name_kernel,
     name_some,
-    say_name,
-    say_ranks,
-    say_span,
-    say_window,
-    say_worst,
 )
 from distprof.render.units import format_count, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding
@@ -35,30 +35,31 @@ _NAMED = (HostState.DATA, HostState.SYNCHRONIZING, HostState.OPTIMIZER)
 """What the title names where it holds most of the time; the others are launching, and what lies around it."""
 
 
-def word_host_bound(finding: Finding) -> FindingText:
+def describe_host_bound(finding: Finding) -> FindingText:
     """The device waits for launches, or for the data to launch them with."""
-    span, lost = say_span(finding), format_time(finding.facts["idle_host_ns"])
-    empty, most = finding.facts.get("queue_empty_ratio"), _find_most(finding)
+    span, lost = format_span(finding), format_time(finding.facts["idle_host_ns"])
+    empty, most = finding.facts.get("queue_empty_ratio"), _choose_main_state(finding)
     queue = FigureText(
-        what="nothing launched ahead", value=f"{format_ratio(empty)} of the time", where=say_worst(finding)
+        what="nothing launched ahead", value=f"{format_ratio(empty)} of the time", where=format_worst_rank(finding)
     )
     named = f": the host is {_STATES[most]}" if most in _NAMED else ""
     useless = ", nor would torch.compile or CUDA graphs" if most == HostState.DATA else ""
     return FindingText(
-        title=f"The device waits for the host {format_ratio(finding.share_ratio)} of {span}{say_ranks(finding)}{named}",
+        title=f"The device waits for the host {format_ratio(finding.share_ratio)} of {span}"
+        f"{format_ranks(finding)}{named}",
         evidence=(
             *list_by_rank(finding, "idle_host_ratio", f"host-bound, of {span}"),
             *(_show_state(finding, figure) for figure in finding.figures),
             *(() if empty is None else (queue,)),
         ),
-        consequence=f"Rank {finding.ranks[0]}'s device stands still for {lost} {say_window(finding)} because what it "
-        f"runs next has not been launched: faster kernels would not make it faster{useless}.",
-        remedy=_say_host(finding, most)
+        consequence=f"Rank {finding.ranks[0]}'s device stands still for {lost} {format_window(finding)} because what "
+        f"it runs next has not been launched: faster kernels would not make it faster{useless}.",
+        remedy=_format_host(finding, most)
         + ("" if finding.per_step else " Without steps, the time before and between them counts as well."),
     )
 
 
-def _find_most(finding: Finding) -> str | None:
+def _choose_main_state(finding: Finding) -> str | None:
     """What the host was in for most of the time; None: nothing holds so much, or it is not known."""
     first = finding.figures[0] if finding.figures else None
     return first.sign if first is not None and first.numbers["idle_ratio"] >= MOST_RATIO else None
@@ -66,15 +67,15 @@ def _find_most(finding: Finding) -> str | None:
 
 def _show_state(finding: Finding, figure: Figure) -> FigureText:
     share, time = format_ratio(figure.numbers["idle_ratio"]), format_time(figure.numbers["idle_ns"])
-    where = "" if figure.name is None else f", most of it in {say_name(figure.name)}"
+    where = "" if figure.name is None else f", most of it in {format_name(figure.name)}"
     return FigureText(
         what=f"meanwhile the host is {_STATES[figure.sign]}",
-        value=f"{share} of that time, {time} {say_window(finding)}",
+        value=f"{share} of that time, {time} {format_window(finding)}",
         where=f"{name_some(figure.ranks)}{where}",
     )
 
 
-def _say_host(finding: Finding, most: str | None) -> str:
+def _format_host(finding: Finding, most: str | None) -> str:
     if most == HostState.DATA:
         workers = (
             "The DataLoader has no workers: num_workers=N prepares batches beside the training"
@@ -110,28 +111,28 @@ def _say_host(finding: Finding, most: str | None) -> str:
     )
 
 
-def word_launch_gaps(finding: Finding) -> FindingText:
+def describe_launch_gaps(finding: Finding) -> FindingText:
     """The device is slow to start what is launched."""
-    span, share = say_span(finding), format_ratio(finding.share_ratio)
+    span, share = format_span(finding), format_ratio(finding.share_ratio)
     return FindingText(
-        title=f"The device idles {share} of {span} between kernels that are already launched{say_ranks(finding)}",
+        title=f"The device idles {share} of {span} between kernels that are already launched{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "idle_launch_ratio", f"launch gaps, of {span}"),
             *_show_gaps(finding),
             *(_show_gap(figure) for figure in finding.figures),
         ),
-        consequence="The host is early enough, and the device still does nothing: " + _say_gaps(finding),
-        remedy=_say_latency(finding),
+        consequence="The host is early enough, and the device still does nothing: " + _format_gaps(finding),
+        remedy=_format_latency(finding),
     )
 
 
 def _show_gaps(finding: Finding) -> Iterator[FigureText]:
-    facts, worst = finding.facts, say_worst(finding)
+    facts, worst = finding.facts, format_worst_rank(finding)
     if "gaps_count" not in facts:
         return
     count = format_count(round(facts["gaps_count"]))
     spread = f"half of them up to {format_time(facts['median_ns'])}, nine in ten up to {format_time(facts['p90_ns'])}"
-    yield FigureText(what="their number", value=f"{count} {say_window(finding)}, {spread}", where=worst)
+    yield FigureText(what="their number", value=f"{count} {format_window(finding)}, {spread}", where=worst)
     yield FigureText(
         what=f"the {len(finding.figures)} longest" if len(finding.figures) > 1 else "the longest",
         value=f"{format_ratio(facts['longest_ratio'])} of their time",
@@ -151,7 +152,7 @@ def _show_gap(figure: Figure) -> FigureText:
     )
 
 
-def _say_gaps(finding: Finding) -> str:
+def _format_gaps(finding: Finding) -> str:
     if SHORT_GAPS in finding.traits:
         return "launch latency, many times over."
     if GRAPH_GAPS in finding.traits:
@@ -159,7 +160,7 @@ def _say_gaps(finding: Finding) -> str:
     return "most of the time is in gaps too long for launch latency, so streams wait for something."
 
 
-def _say_latency(finding: Finding) -> str:
+def _format_latency(finding: Finding) -> str:
     if GRAPH_GAPS in finding.traits:
         return (
             "Look in the timeline for what the nodes wait for: nodes before them in the graph (copies, memsets, host "
@@ -176,9 +177,9 @@ def _say_latency(finding: Finding) -> str:
     )
 
 
-def word_exposed_communication(finding: Finding) -> FindingText:
+def describe_exposed_communication(finding: Finding) -> FindingText:
     """Nothing but collectives runs."""
-    span, window = say_span(finding), say_window(finding)
+    span, window = format_span(finding), format_window(finding)
     return FindingText(
         title=f"{format_ratio(finding.share_ratio)} of {span} is communication that nothing overlaps"
         + (" (mean over ranks)" if finding.ranks_checked > 1 else ""),
@@ -192,20 +193,20 @@ def word_exposed_communication(finding: Finding) -> FindingText:
             *(
                 make_line(
                     figure,
-                    f"{say_name(figure.name)}, {format_time(figure.numbers['device_ns'])} {window}",
+                    f"{format_name(figure.name)}, {format_time(figure.numbers['device_ns'])} {window}",
                     what="longest collective",
                 )
                 for figure in finding.figures
             ),
         ),
-        consequence=f"The devices compute nothing in this time. {_say_waiting(finding)}",
+        consequence=f"The devices compute nothing in this time. {_format_waiting(finding)}",
         remedy="If a rank is late (see the verdict), fix that first. Otherwise overlap more: DDP's bucket size, FSDP's "
         "prefetching and resharding, no synchronisation on micro-steps that only accumulate; or communicate less: "
         "HSDP, reduction in bf16.",
     )
 
 
-def _say_waiting(finding: Finding) -> str:
+def _format_waiting(finding: Finding) -> str:
     if finding.ranks_checked < 2:
         return "The trace of one rank cannot tell transfer from waiting for a late rank."
     if UNEVEN not in finding.traits:
@@ -219,7 +220,7 @@ def _say_waiting(finding: Finding) -> str:
 
 
 WORDS = {
-    "host_bound": word_host_bound,
-    "launch_gaps": word_launch_gaps,
-    "exposed_communication": word_exposed_communication,
+    "host_bound": describe_host_bound,
+    "launch_gaps": describe_launch_gaps,
+    "exposed_communication": describe_exposed_communication,
 }

@@ -5,30 +5,32 @@ from __future__ import annotations
 from distprof.render.finding_texts.parts import (
     FigureText,
     FindingText,
+    format_kernel,
+    format_ranks,
+    format_span,
+    format_window,
+    format_worst_rank,
     list_by_rank,
     make_line,
-    say_kernel,
-    say_ranks,
-    say_span,
-    say_window,
-    say_worst,
 )
 from distprof.render.units import format_count, format_ratio, format_time
 from distprof.report.finding_report import Finding
 
 
-def word_eager_attention(finding: Finding) -> FindingText:
+def describe_eager_attention(finding: Finding) -> FindingText:
     """Attention in single kernels, with a softmax between its products."""
     share, fused = format_ratio(finding.by_rank["softmax_ratio"][0]), finding.facts["fused_ratio"]
     (longest,) = finding.figures
-    value = f"{say_kernel(longest)}, {format_time(longest.numbers['device_ns'])} {say_window(finding)}"
+    value = f"{format_kernel(longest)}, {format_time(longest.numbers['device_ns'])} {format_window(finding)}"
     return FindingText(
         title=f"{share} of GPU time is softmax in kernels of its own, as in attention that is not fused"
-        f"{say_ranks(finding)}",
+        f"{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "softmax_ratio", "softmax, of GPU time"),
             make_line(longest, value, what="longest of them"),
-            FigureText(what="fused attention, of GPU time", value=format_ratio(fused), where=say_worst(finding)),
+            FigureText(
+                what="fused attention, of GPU time", value=format_ratio(fused), where=format_worst_rank(finding)
+            ),
         ),
         consequence="Attention in single operators writes its scores, which grow with the square of the sequence, to "
         "memory, and reads them again for the softmax, the mask, dropout and the second product.",
@@ -39,26 +41,28 @@ def word_eager_attention(finding: Finding) -> FindingText:
     )
 
 
-def word_small_elementwise(finding: Finding) -> FindingText:
+def describe_small_elementwise(finding: Finding) -> FindingText:
     """Many element-wise kernels that are shorter than their launch."""
-    window, limit = say_window(finding), format_time(finding.facts["small_limit_ns"])
+    window, limit = format_window(finding), format_time(finding.facts["small_limit_ns"])
     (most,) = finding.figures
     number, launches = _count(finding.by_rank["small_count"][0]), format_ratio(finding.facts["launches_ratio"])
     return FindingText(
         title=f"{number} element-wise kernels {window} take less than {limit} each: {launches} of all launches"
-        f"{say_ranks(finding)}",
+        f"{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "small_count", f"small element-wise kernels {window}", _count),
             FigureText(
                 what="their run time",
-                value=f"at most {format_ratio(finding.share_ratio)} of {say_span(finding)}",
-                where=say_worst(finding),
+                value=f"at most {format_ratio(finding.share_ratio)} of {format_span(finding)}",
+                where=format_worst_rank(finding),
             ),
-            make_line(most, f"{say_kernel(most)}, {_count(most.numbers['small_count'])} {window}", what="most often"),
+            make_line(
+                most, f"{format_kernel(most)}, {_count(most.numbers['small_count'])} {window}", what="most often"
+            ),
             FigureText(
                 what="device idle, waiting for the host, but not for data",
                 value=format_ratio(finding.facts["idle_launching_ratio"]),
-                where=say_worst(finding),
+                where=format_worst_rank(finding),
             ),
         ),
         consequence="Each of them reads and writes memory for little arithmetic, and costs the host more to launch "
@@ -73,6 +77,6 @@ def _count(count: float) -> str:
 
 
 WORDS = {
-    "eager_attention": word_eager_attention,
-    "small_elementwise": word_small_elementwise,
+    "eager_attention": describe_eager_attention,
+    "small_elementwise": describe_small_elementwise,
 }

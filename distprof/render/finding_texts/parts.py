@@ -40,7 +40,7 @@ class FindingText:
     remedy: str
 
 
-def say_name(name: str | None) -> str:
+def format_name(name: str | None) -> str:
     """A name from data, cut to a length that fits into a sentence."""
     return clean_text(name or "", NAME_LIMIT) or "(no name)"
 
@@ -50,7 +50,7 @@ def name_kernel(name: str, limit: int) -> str:
     return clean_text(_NOISE.sub("", name[:4_000]).strip(), limit) or "(no name)"
 
 
-def say_kernel(figure: Figure) -> str:
+def format_kernel(figure: Figure) -> str:
     """The kernel of a figure, cut to a length that fits into a sentence."""
     return name_kernel(figure.name or "", NAME_LIMIT)
 
@@ -62,22 +62,22 @@ def name_some(ranks: Iterable[int]) -> str:
     return named if len(named) <= MAX_NAMED else f"{len(numbers):,} ranks"
 
 
-def say_ranks(finding: Finding) -> str:
+def format_ranks(finding: Finding) -> str:
     """`` on rank 3``; empty where all ranks are concerned."""
     return "" if len(finding.ranks) == finding.ranks_checked else f" on {name_some(finding.ranks)}"
 
 
-def say_worst(finding: Finding) -> str:
+def format_worst_rank(finding: Finding) -> str:
     """The worst rank."""
     return f"rank {finding.ranks[0]}"
 
 
-def say_window(finding: Finding) -> str:
+def format_window(finding: Finding) -> str:
     """What sums cover: ``per step``, or the whole trace."""
     return "per step" if finding.per_step else "in the whole trace"
 
 
-def say_span(finding: Finding) -> str:
+def format_span(finding: Finding) -> str:
     """What shares of time are shares of."""
     return "the step" if finding.per_step else "the traced time"
 
@@ -100,9 +100,11 @@ def list_by_rank(
 
 def make_line(figure: Figure, value: str, *, what: str | None = None) -> FigureText:
     """A line about a figure, by default under its name."""
-    return FigureText(what=say_name(figure.name) if what is None else what, value=value, where=name_some(figure.ranks))
+    return FigureText(
+        what=format_name(figure.name) if what is None else what, value=value, where=name_some(figure.ranks)
+    )
 
 
-def word_lack(item: NotChecked) -> str:
+def describe_lack(item: NotChecked) -> str:
     """The data that a rule lacked."""
     return item.lack.why.format(share=format_ratio(item.share_ratio), ranks=name_some(item.ranks))

@@ -8,35 +8,35 @@ from distprof.analyze.traces.findings.products import CORES_USED, MATRIX_CORES, 
 from distprof.render.finding_texts.parts import (
     FigureText,
     FindingText,
+    format_kernel,
+    format_name,
+    format_ranks,
+    format_window,
+    format_worst_rank,
     list_by_rank,
     make_line,
     name_some,
-    say_kernel,
-    say_name,
-    say_ranks,
-    say_window,
-    say_worst,
 )
 from distprof.render.units import format_factor, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding
 
 
-def word_matmul_share(finding: Finding) -> FindingText:
+def describe_matmul_share(finding: Finding) -> FindingText:
     """Little of compute multiplies matrices."""
     share = format_ratio(finding.by_rank["products_ratio"][0])
     return FindingText(
-        title=f"Only {share} of compute multiplies matrices (products, attention, convolutions){say_ranks(finding)}",
+        title=f"Only {share} of compute multiplies matrices (products, attention, convolutions){format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "products_ratio", "multiplies matrices, of compute"),
             *(_show_category(finding, figure) for figure in finding.figures),
         ),
         consequence="The rest, element-wise work, reductions and normalisation, is bound by memory: faster matrix "
         "units, or a lower precision of the products alone, can shorten only the smaller part of compute.",
-        remedy=_say_fusing(finding),
+        remedy=_format_fusing(finding),
     )
 
 
-def _say_fusing(finding: Finding) -> str:
+def _format_fusing(finding: Finding) -> str:
     """By the categories that take longest: the optimizer's step of an embedding is fused with its backward already."""
     others = {figure.sign for figure in finding.figures}
     optimizer = ", a fused optimizer" if not others or "optimizer" in others else ""
@@ -55,12 +55,12 @@ def _show_category(finding: Finding, figure: Figure) -> FigureText:
     share, time = format_ratio(figure.numbers["compute_ratio"]), format_time(figure.numbers["device_ns"])
     return FigureText(
         what=f"{figure.sign}, of compute",
-        value=f"{share}, {time} {say_window(finding)}",
-        where=f"{name_some(figure.ranks)}, most of it in {say_kernel(figure)}",
+        value=f"{share}, {time} {format_window(finding)}",
+        where=f"{name_some(figure.ranks)}, most of it in {format_kernel(figure)}",
     )
 
 
-def word_fp32_matmul(finding: Finding) -> FindingText:
+def describe_fp32_matmul(finding: Finding) -> FindingText:
     """Matrix products and convolutions in fp32 on a device with tensor cores, or matrix cores."""
     share, products = format_ratio(finding.by_rank["fp32_ratio"][0]), _name_products(finding)
     longest, source = finding.figures
@@ -68,17 +68,19 @@ def word_fp32_matmul(finding: Finding) -> FindingText:
     used = CORES_USED in finding.traits
     use = f"use the {cores} at the rate of fp32" if used else f"leave the {cores} idle"
     convolutions = format_ratio(finding.facts.get("convolutions_ratio"))
-    among = FigureText(what="convolutions among them, of GPU time", value=convolutions, where=say_worst(finding))
+    among = FigureText(
+        what="convolutions among them, of GPU time", value=convolutions, where=format_worst_rank(finding)
+    )
     return FindingText(
-        title=f"{share} of GPU time is single-precision (fp32) {products}, which {use}{say_ranks(finding)}",
+        title=f"{share} of GPU time is single-precision (fp32) {products}, which {use}{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "fp32_ratio", f"fp32 {products}, of GPU time"),
             *((among,) if finding.facts.get("convolutions_ratio") else ()),
-            make_line(longest, say_kernel(longest), what="longest of them"),
-            make_line(source, _SOURCES[source.sign] + say_name(source.name), what=cores),
+            make_line(longest, format_kernel(longest), what="longest of them"),
+            make_line(source, _SOURCES[source.sign] + format_name(source.name), what=cores),
         ),
-        consequence=_say_ceiling(finding, share) + _say_untold(finding),
-        remedy=_say_precision(finding),
+        consequence=_format_ceiling(finding, share) + _format_unknown_precision(finding),
+        remedy=_format_precision(finding),
     )
 
 
@@ -95,7 +97,7 @@ def _name_products(finding: Finding) -> str:
     return "convolutions" if convolutions == finding.by_rank["fp32_ratio"][0] else "matrix products and convolutions"
 
 
-def _say_ceiling(finding: Finding, share: str) -> str:
+def _format_ceiling(finding: Finding, share: str) -> str:
     text = f"If these products took no time at all, GPU time would be {share} shorter: no more than that"
     if "peak_factor" not in finding.facts:
         return f"{text}, and less where they are bound by memory."
@@ -107,14 +109,14 @@ def _say_ceiling(finding: Finding, share: str) -> str:
     )
 
 
-def _say_untold(finding: Finding) -> str:
+def _format_unknown_precision(finding: Finding) -> str:
     untold = finding.facts.get("untold_ratio", 0.0)
     if untold < _WORTH_SAYING:
         return ""
     return f" Another {format_ratio(untold)} is products whose names do not tell their precision."
 
 
-def _say_precision(finding: Finding) -> str:
+def _format_precision(finding: Finding) -> str:
     convolutions = bool(finding.facts.get("convolutions_ratio"))
     layout = " memory_format=torch.channels_last suits convolutions on them." if convolutions else ""
     if MATRIX_CORES in finding.traits:
@@ -135,20 +137,20 @@ def _say_precision(finding: Finding) -> str:
     )
 
 
-def word_older_kernels(finding: Finding) -> FindingText:
+def describe_older_kernels(finding: Finding) -> FindingText:
     """Products in kernels of an earlier generation of devices."""
     device, *kernels = finding.figures
     share = format_ratio(finding.by_rank["older_ratio"][0])
     return FindingText(
         title=f"{share} of GPU time is matrix products in kernels made for older devices, of compute capability "
-        f"{_list_made(kernels)}{say_ranks(finding)}",
+        f"{_list_made(kernels)}{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "older_ratio", "products in older kernels, of GPU time"),
-            make_line(device, f"compute capability {device.sign}", what=say_name(device.name)),
+            make_line(device, f"compute capability {device.sign}", what=format_name(device.name)),
             *(
                 make_line(
                     kernel,
-                    f"{say_kernel(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
+                    f"{format_kernel(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
                     what=f"made for {kernel.sign}",
                 )
                 for kernel in kernels
@@ -168,7 +170,7 @@ def _list_made(kernels: Sequence[Figure]) -> str:
 
 
 WORDS = {
-    "matmul_share": word_matmul_share,
-    "fp32_matmul": word_fp32_matmul,
-    "older_kernels": word_older_kernels,
+    "matmul_share": describe_matmul_share,
+    "fp32_matmul": describe_fp32_matmul,
+    "older_kernels": describe_older_kernels,
 }

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from distprof.analyze.traces.findings.ranges import CALLS_TRACED, HOST_ONLY, NOT_UNDERSTOOD
-from distprof.render.finding_texts.parts import FindingText, make_line, say_name
+from distprof.render.finding_texts.parts import FindingText, format_name, make_line
 from distprof.render.units import format_count, format_ratio, format_time
 from distprof.report.finding_report import Figure, Finding, Lack
 
 
-def word_host_is_not_gpu(finding: Finding) -> FindingText:
+def describe_host_is_not_gpu(finding: Finding) -> FindingText:
     """Host times mislead about the device's work."""
     if HOST_ONLY in finding.traits:
-        return _word_host_only(finding)
+        return _describe_host_only(finding)
     shown = [(figure, *_show_shares(figure)) for figure in finding.figures]
     (long, long_host, long_gpu), (short, short_host, short_gpu) = shown[:2]
     return FindingText(
-        title=f"Host times and GPU times rank ranges differently: {say_name(long.name)} is {long_host} of the step on "
-        f"the host and {long_gpu} of GPU work (without collectives), {say_name(short.name)} {short_host} and "
+        title=f"Host times and GPU times rank ranges differently: {format_name(long.name)} is {long_host} of the step "
+        f"on the host and {long_gpu} of GPU work (without collectives), {format_name(short.name)} {short_host} and "
         f"{short_gpu}",
         evidence=tuple(
             make_line(figure, f"host {host} of the step, GPU {gpu} of its work") for figure, host, gpu in shown
@@ -31,7 +31,7 @@ def _show_shares(figure: Figure) -> tuple[str, str]:
     return format_ratio(figure.numbers["host_ratio"]), format_ratio(figure.numbers["gpu_ratio"])
 
 
-def _word_host_only(finding: Finding) -> FindingText:
+def _describe_host_only(finding: Finding) -> FindingText:
     why = (Lack.DEVICE_NOT_UNDERSTOOD if NOT_UNDERSTOOD in finding.traits else Lack.NO_DEVICE).why
     called = CALLS_TRACED in finding.traits
     ranges = format_count(finding.facts["ranges_count"])
@@ -51,4 +51,4 @@ def _show_host(figure: Figure) -> str:
     return f"{format_time(figure.numbers['host_total_ns'])} on the host{of_steps}; GPU not known"
 
 
-WORDS = {"host_is_not_gpu": word_host_is_not_gpu}
+WORDS = {"host_is_not_gpu": describe_host_is_not_gpu}

@@ -25,7 +25,7 @@ def show_bandwidths(report: Report) -> Section:
     columns = make_columns(BANDWIDTH_HEADS, [_show(items) for items in alike.values()])
     return Section(
         key="bandwidths", title="bandwidth: of a transfer, by size of the whole buffer; as nccl-tests define it",
-        columns=tuple(column for column in columns if column.head != SLOWEST or column.is_told()),
+        columns=tuple(column for column in columns if column.head != SLOWEST or column.has_values()),
     )  # fmt: skip
 
 
@@ -34,9 +34,9 @@ def _show(items: Sequence[BandwidthReport]) -> list[str]:
     name = clean_text(first.group, GROUP_LIMIT) if len(items) == 1 else f"{len(items):,} groups"
     return [
         first.kind, _show_size(first), name, f"{first.num_ranks:,}", f"{sum(item.count for item in items):,}",
-        format_time(_find_middle([item.transfer_ns for item in items])),
-        format_bandwidth(_find_middle([item.algorithm_bytes_per_s for item in items])),
-        format_bandwidth(_find_middle([item.bus_bytes_per_s for item in items])), _name_slowest(items),
+        format_time(_median_of_known([item.transfer_ns for item in items])),
+        format_bandwidth(_median_of_known([item.algorithm_bytes_per_s for item in items])),
+        format_bandwidth(_median_of_known([item.bus_bytes_per_s for item in items])), _name_slowest(items),
     ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _show_size(item: BandwidthReport) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _find_middle(values: Sequence[float | None]) -> float | None:
+def _median_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 

@@ -47,7 +47,7 @@ def list_named(causes: Causes | None) -> list[CauseReport]:
     return [] if causes is None else [cause for cause in causes.causes if cause.kind not in UNNAMED]
 
 
-def find_told(report: Report) -> CauseReport | None:
+def look_up_verdict_cause(report: Report) -> CauseReport | None:
     """The cause that the verdict tells about."""
     verdict, causes = report.verdict, () if report.causes is None else report.causes.causes
     same = [cause for cause in causes if cause.kind is verdict.kind and cause.hosts == verdict.hosts]
@@ -84,14 +84,14 @@ def name_hosts(hosts: Sequence[str]) -> str:
     return " and ".join(text for text in (", ".join(names[:-1]), *names[-1:]) if text)
 
 
-def say_where(phase: str | None) -> str:
+def format_where(phase: str | None) -> str:
     """The phase or stretch, to stand behind a rank: ``in forward``; empty if it is not known."""
     if phase is None:
         return ""
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
 
 
-def find_ends(report: Report) -> tuple[int, int]:
+def read_step_range(report: Report) -> tuple[int, int]:
     """The first and the last step in which a cause can act: those of jitter and communication, which always do, or
     those of the recorded steps. Steps count from 0, and warm-up ones come first; a job that was resumed begins later,
     which costs no more than a wordier text."""
@@ -103,12 +103,12 @@ def find_ends(report: Report) -> tuple[int, int]:
     return report.coverage.steps_warmup, last
 
 
-def say_when(cause: CauseReport, report: Report) -> str:
+def format_when(cause: CauseReport, report: Report) -> str:
     """Between which steps it acts, if it began or ended within the run: empty for a cause that always acts, and for
     those that come and go."""
     if cause.whole or cause.kind not in LASTING:
         return ""
-    first, last = find_ends(report)
+    first, last = read_step_range(report)
     blur = 1 + EDGE_RATIO * (last - first)
     if cause.first_step <= first + blur:
         return "" if cause.last_step >= last - blur else f"until step {cause.last_step:,}"
@@ -117,7 +117,7 @@ def say_when(cause: CauseReport, report: Report) -> str:
     return f"from step {cause.first_step:,} to step {cause.last_step:,}"
 
 
-def say_period(cause: CauseReport) -> str:
+def format_period(cause: CauseReport) -> str:
     """How regular stalls are: ``every 10th step``; empty if they are not, and for other causes."""
     return "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
 
@@ -133,8 +133,8 @@ def show_share(share: Estimate, what: str = "") -> str:
     digits = 0 if share.value >= 0.1 else 1
     shown = (round(100 * number, digits) + 0.0 for number in (share.value, share.low, share.high))  # no -0.0
     value, low, high = (f"{number:.{digits}f}" for number in shown)
-    told = f"{value} % {what}".rstrip()
-    return told if low == high else f"{told} ({low} to {high} %)"
+    text = f"{value} % {what}".rstrip()
+    return text if low == high else f"{text} ({low} to {high} %)"
 
 
 def show_point(share_ratio: float, what: str = "") -> str:
@@ -174,9 +174,9 @@ def _show_where(cause: CauseReport) -> str:
 
 def _show_when(cause: CauseReport, report: Report) -> str:
     if cause.kind is VerdictKind.STALLS:
-        return say_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
+        return format_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
     often = "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
-    return ", ".join(text for text in (often, say_when(cause, report)) if text) or "every step"
+    return ", ".join(text for text in (often, format_when(cause, report)) if text) or "every step"
 
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:
@@ -190,14 +190,14 @@ HIDDEN_FACTOR, HIDDEN_RATIO = 2.0, 0.01
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
-def _find_partners(report: Report) -> list[CauseReport]:
+def _list_partners(report: Report) -> list[CauseReport]:
     """The other causes with a name that hide most of what the told one costs; none if they do not."""
-    told = find_told(report)
-    if told is None:
+    verdict_cause = look_up_verdict_cause(report)
+    if verdict_cause is None:
         return []
-    if not is_hidden(told):
+    if not is_hidden(verdict_cause):
         return []
-    return [cause for cause in list_named(report.causes) if cause is not told]
+    return [cause for cause in list_named(report.causes) if cause is not verdict_cause]
 
 
 def is_hidden(cause: CauseReport) -> bool:
@@ -206,37 +206,37 @@ def is_hidden(cause: CauseReport) -> bool:
     return last >= HIDDEN_FACTOR * only and last - only >= HIDDEN_RATIO
 
 
-def say_gain(report: Report, shorter: str) -> str:
+def format_gain(report: Report, shorter: str) -> str:
     """What fixing the told cause gains, and what it gains with those that hide it.
 
     Of two causes, both together save what one saves first and the other afterwards.
     """
-    told, partners = find_told(report), _find_partners(report)
-    if told is None or not partners:
+    verdict_cause, partners = look_up_verdict_cause(report), _list_partners(report)
+    if verdict_cause is None or not partners:
         return shorter
     if len(partners) == 1:
         other = partners[0].saved_after_others_ratio.value
-        both = told.saved_if_only_this_ratio.value + other
+        both = verdict_cause.saved_if_only_this_ratio.value + other
         stays = f"as long as {name_cause(partners[0])} stays as it is"
         return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
-    more = show_share(told.saved_after_others_ratio)
+    more = show_share(verdict_cause.saved_after_others_ratio)
     return f"{shorter} as long as the other causes stay, and {more} more once they are fixed"
 
 
 def count_others(report: Report) -> str:
     """How many causes there are beside the one told about, and what they cost together; empty if nothing."""
-    causes, told = report.causes, find_told(report)
+    causes, verdict_cause = report.causes, look_up_verdict_cause(report)
     if causes is None or causes.step_ns <= 0 or report.verdict.lost_ratio is None:
         return ""
-    partners = _find_partners(report)
-    said = [told, *(partners if len(partners) == 1 else [])]
+    partners = _list_partners(report)
+    said = [verdict_cause, *(partners if len(partners) == 1 else [])]
     if report.verdict.kind is VerdictKind.NONE:
         said += [cause for cause in causes.causes if cause.kind is VerdictKind.JITTER]
     rest = [
         cause for cause in causes.causes
         if not any(cause is item for item in said) and measure_cost(cause) >= NOTABLE_RATIO
     ]  # fmt: skip
-    return _say_rest(rest, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
+    return _format_rest(rest, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
 
 
 def measure_cost(cause: CauseReport) -> float:
@@ -244,7 +244,7 @@ def measure_cost(cause: CauseReport) -> float:
     return (cause.saved_after_others_ratio if is_hidden(cause) else cause.saved_if_only_this_ratio).value
 
 
-def _say_rest(rest: list[CauseReport], *, more: bool) -> str:
+def _format_rest(rest: list[CauseReport], *, more: bool) -> str:
     largest = max(rest, key=measure_cost)
     name, cost = name_cause(largest), show_point(measure_cost(largest), "of a step")
     if len(rest) == 1 and not more:

@@ -12,7 +12,7 @@ from distprof.report.hang_report import HangReport, PendingReport, StandReport
 from distprof.report.report import Report
 
 MOST_RANGES = 8
-MOST_TOLD = 3
+MOST_LISTED = 3
 """Places of absent ranks that the sentence tells; the section has all."""
 MAX_ROWS = 16
 TEXT_LIMIT = 120
@@ -47,11 +47,12 @@ def describe_hang(report: Report) -> str:
     match hang.kind:
         case "absent" if hang.message is not None:
             missing = "sent what {} waits to receive" if hang.message == "recv" else "received what {} sends"
-            return f"{since}{_name(hang.absent)} has not {missing.format(waiting)}: {_tell(hang)}"
-        case "absent" if {place.state for place in _find_absent(hang)} & {*_UNSAID}:
-            return f"{since}{waiting} {wait} for {_name(hang.absent)} in {what}: {_tell(hang)}"
+            return f"{since}{_name(hang.absent)} has not {missing.format(waiting)}: {_describe_absent(hang)}"
+        case "absent" if {place.state for place in _list_absent(hang)} & {*_UNSAID}:
+            return f"{since}{waiting} {wait} for {_name(hang.absent)} in {what}: {_describe_absent(hang)}"
         case "absent":
-            return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {_tell(hang)}"
+            where = _describe_absent(hang)
+            return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {where}"
         case "circle":
             return f"{since}the ranks wait for each other: {_list_waits(hang.stands)}"
         case "mismatch":
@@ -74,7 +75,7 @@ def show_stands(report: Report, most: int = MAX_ROWS) -> Section:
     ]  # fmt: skip
     more = len(places) - most
     return Section(
-        key="stands", title="where ranks stood", columns=make_columns(HEADS, rows, HEADS, told_only=True),
+        key="stands", title="where ranks stood", columns=make_columns(HEADS, rows, HEADS, non_empty_only=True),
         notes=() if more <= 0 else (f"and {more:,} more places, in report.json",),
     )  # fmt: skip
 
@@ -103,19 +104,19 @@ def _name_group(pending: PendingReport | None) -> str:
     return f"group {clean_text(pending.group.removeprefix('group '), TEXT_LIMIT)}"
 
 
-def _tell(hang: HangReport) -> str:
+def _describe_absent(hang: HangReport) -> str:
     """Where the absent ranks stand."""
-    places = _find_absent(hang)
+    places = _list_absent(hang)
     alone = len(places) == 1
-    told = [
+    parts = [
         f"{'it' if alone and len(place.ranks) == 1 else 'they' if alone else _name(place.ranks)} {_describe(place)}"
-        for place in places[:MOST_TOLD]
+        for place in places[:MOST_LISTED]
     ]
-    more = len(places) - MOST_TOLD
-    return "; ".join(told) + (f"; and {more} more places" if more > 0 else "")
+    more = len(places) - MOST_LISTED
+    return "; ".join(parts) + (f"; and {more} more places" if more > 0 else "")
 
 
-def _find_absent(hang: HangReport) -> list[StandReport]:
+def _list_absent(hang: HangReport) -> list[StandReport]:
     return [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
 
 
@@ -162,14 +163,14 @@ def _name_line(place: StandReport) -> str:
 
 def _list_waits(stands: Sequence[StandReport]) -> str:
     """What ranks wait in, and on which line."""
-    told: dict[str, list[int]] = {}
+    ranks_by_line: dict[str, list[int]] = {}
     for place in stands:
         if _name_waited(place):
-            told.setdefault(f"{_name_waited(place)}{_name_line(place)}", []).extend(place.ranks)
-    shown = [f"{_name(sorted(ranks))} in {what}" for what, ranks in told.items()]
-    return "; ".join(shown[:MOST_TOLD]) + ("; ..." if len(shown) > MOST_TOLD else "")
+            ranks_by_line.setdefault(f"{_name_waited(place)}{_name_line(place)}", []).extend(place.ranks)
+    shown = [f"{_name(sorted(ranks))} in {what}" for what, ranks in ranks_by_line.items()]
+    return "; ".join(shown[:MOST_LISTED]) + ("; ..." if len(shown) > MOST_LISTED else "")
 
 
 def _list_places(stands: Sequence[StandReport]) -> str:
-    told = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in stands]
-    return "; ".join(told[:MOST_TOLD]) + ("; ..." if len(told) > MOST_TOLD else "")
+    parts = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in stands]
+    return "; ".join(parts[:MOST_LISTED]) + ("; ..." if len(parts) > MOST_LISTED else "")

@@ -47,19 +47,19 @@ def list_headline(report: Report) -> tuple[Fact, ...]:
     ]
     if report.flops is not None:
         facts.append(Fact(label="model", text=_describe_model(report)))
-    return tuple(fact for fact in facts if _is_told(fact.label, report))
+    return tuple(fact for fact in facts if _is_shown(fact.label, report))
 
 
-def _is_told(label: str, report: Report) -> bool:
+def _is_shown(label: str, report: Report) -> bool:
     """Leaves out what a report on traces alone cannot know: no FLOP/s, and no steps where none are marked."""
     head = report.headline
-    told = {
+    measured = {
         "step time": head.step_mean_ns is not None, "throughput": head.tokens_per_s is not None,
         "FLOP/s": head.achieved_flops_per_s is not None, "MFU, HFU": head.mfu_ratio is not None,
         "exposed comm.": (head.exposed_ratio is not None or bool(report.phases)) and report.world_size > 1,
         "busiest rank": head.busiest is not None,
     }  # fmt: skip
-    return not is_traced(report) or told.get(label, True)
+    return not is_traced(report) or measured.get(label, True)
 
 
 def _show_tokens(tokens_per_s: float) -> str:

@@ -47,7 +47,7 @@ def show_modules(report: Report) -> Section:
     title = f"modules of {clean_text(modules.model)}: work and time of a step, {modules.clock} clock"
     return Section(
         key="job_modules", title=title,
-        facts=tuple(_list_facts(report, modules)), columns=make_columns(HEADS, rows, ("class",), told_only=True),
+        facts=tuple(_list_facts(report, modules)), columns=make_columns(HEADS, rows, ("class",), non_empty_only=True),
         notes=tuple(notes),
     )  # fmt: skip
 
@@ -59,12 +59,12 @@ def _list_facts(report: Report, modules: JobModules) -> Iterator[Fact]:
             f"{clean_text(slow.name)} takes {format_time(slow.rank_ns)} of {report.verdict.phase} on rank {rank}, and "
         )
         yield Fact(label="slow module", text=f"{text}{format_time(slow.others_ns)} on the others")
-    yield Fact(label="cost", text=_say_cost(modules))
+    yield Fact(label="cost", text=_format_cost(modules))
     if len(modules.ranks) < report.world_size:
         yield Fact(label="ranks", text=f"{len(modules.ranks):,} of {report.world_size:,} have a profile")
 
 
-def _say_cost(modules: JobModules) -> str:
+def _format_cost(modules: JobModules) -> str:
     """What looking at modules takes, and that no other number contains it."""
     timed = f"{modules.timed_steps} steps in which modules were timed"
     if modules.step_ns is not None:
@@ -137,7 +137,7 @@ def show_memory(report: Report) -> Section:
     ]  # fmt: skip
     return Section(
         key="job_memory", title="memory of a rank by kind: tensors of a training step",
-        columns=make_columns(MEMORY_HEADS, rows, told_only=True), notes=(MEMORY_NOTE,) if rows else (),
+        columns=make_columns(MEMORY_HEADS, rows, non_empty_only=True), notes=(MEMORY_NOTE,) if rows else (),
     )  # fmt: skip
 
 

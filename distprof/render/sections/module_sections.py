@@ -43,7 +43,7 @@ def list_module_sections(
 def _list_facts(report: ModuleReport) -> list[Fact]:
     whole = report.rows[0]
     forward, backward = whole.total_flops.forward, whole.total_flops.backward
-    facts = [Fact(label="parameters", number=format_count(whole.parameters), text=_say_held(whole))]
+    facts = [Fact(label="parameters", number=format_count(whole.parameters), text=_format_held(whole))]
     if not whole.calls:
         return facts
     facts.append(Fact(label="forward", number=format_macs(forward), text=f" multiply-adds ({format_flops(forward)})"))
@@ -68,7 +68,7 @@ def _list_facts(report: ModuleReport) -> list[Fact]:
     return facts
 
 
-def _say_held(row: ModuleRow) -> str:
+def _format_held(row: ModuleRow) -> str:
     held = "" if row.held_parameters == row.parameters else f", of which this process holds {row.held_parameters:,}"
     return f" ({format_bytes(row.parameter_bytes)}){held}"
 
@@ -87,7 +87,7 @@ def _show_depths(report: ModuleReport, top: int) -> Section:
     heads = ("depth", "modules", "most parameters", "most multiply-adds", "most time")
     return Section(
         key="module_depths", title="By depth", about="classes of modules, with their share of the model",
-        columns=make_columns(heads, rows, heads[2:], told_only=True),
+        columns=make_columns(heads, rows, heads[2:], non_empty_only=True),
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
     if any(len(branch.rows) > 1 for *_, branch in walk_tree(tree)):
         notes.append("a row of several identical modules adds them up; --unfold shows each")
     return Section(
-        key="module_tree", title="Modules", columns=make_columns(heads, rows, ("class",), told_only=True),
+        key="module_tree", title="Modules", columns=make_columns(heads, rows, ("class",), non_empty_only=True),
         notes=(*notes, *(clean_text(note, NOTE_LIMIT) for note in report.notes)),
     )  # fmt: skip
 
@@ -162,7 +162,7 @@ def _show_layers(tree: Branch[ModuleRow]) -> Section:
     sizes += [f"activations {format_bytes(first.activation_bytes)}"] if first.activation_bytes is not None else []
     return Section(
         key="module_layers", title="Layers", about="modules with parameters of their own or without submodules",
-        columns=make_columns(heads, rows, ("class", "module", "output"), told_only=not first.calls),
+        columns=make_columns(heads, rows, ("class", "module", "output"), non_empty_only=not first.calls),
         notes=(", ".join(sizes),),
     )  # fmt: skip
 

@@ -138,12 +138,12 @@ def show_times(branch: Branch[Row], pick: Callable[[Row], Spread], num_ranks: in
     most = max(known, key=lambda item: item[1].max or 0.0)
     return [
         format_time(median),
-        f"{format_time(least[1].min)}, rank {least[1].min_rank}{_tell_apart(branch, least[0])}",
-        f"{format_time(most[1].max)}, rank {most[1].max_rank}{_tell_apart(branch, most[0])}",
+        f"{format_time(least[1].min)}, rank {least[1].min_rank}{_format_difference(branch, least[0])}",
+        f"{format_time(most[1].max)}, rank {most[1].max_rank}{_format_difference(branch, most[0])}",
     ]
 
 
-def _tell_apart(branch: Branch[Row], row: Row) -> str:
+def _format_difference(branch: Branch[Row], row: Row) -> str:
     """Which of several identical modules it is: what their names do not share."""
     if len(branch.rows) == 1:
         return ""
@@ -165,10 +165,10 @@ def draw_tree(tree: Branch[Row], heads: Sequence[str], describe: Callable[[Branc
     shown = [branch for _, branch in zip(range(MAX_SHOWN), walked, strict=False)]
     left_out = sum(1 for _ in walked)
     rows = [describe(branch) for _, _, branch in shown]
-    told = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+    filled = [place for place in range(len(heads)) if any(row[place] for row in rows)]
 
     def lay_out(cells: Sequence[str]) -> str:
-        return "".join(f"<span>{show(cells[place])}</span>" for place in told)
+        return "".join(f"<span>{show(cells[place])}</span>" for place in filled)
 
     parts = [f'<div class="wide"><div class="tree"><div class="heads">{lay_out(heads)}</div>']
     open_levels: list[int] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.render.finding_texts import word_finding
+from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import name_hosts
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.units import clean_text
@@ -34,7 +34,7 @@ def describe_next(report: Report) -> str:
     if (named := _advise_named(report, verdict)) is not None:
         return named
     if report.activity is not None and report.activity.findings:
-        return clean_text(word_finding(report.activity.findings[0]).remedy, TEXT_LIMIT)
+        return clean_text(describe_finding(report.activity.findings[0]).remedy, TEXT_LIMIT)
     if report.coverage.ranks_missing:
         return "find out why ranks are missing; their files under ranks/ and the launcher's output say how they ended"
     return _advise_unnamed(report)

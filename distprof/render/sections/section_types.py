@@ -23,7 +23,7 @@ class Column:
     meaning: str = ""
     """Explains the head where it needs explaining."""
 
-    def is_told(self, empty: Iterable[str] = ("", NOT_MEASURED)) -> bool:
+    def has_values(self, empty: Iterable[str] = ("", NOT_MEASURED)) -> bool:
         """Whether any cell says something."""
         return bool({*self.cells} - {*empty})
 
@@ -81,9 +81,9 @@ class Section:
 
 
 def make_columns(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = (), *, told_only: bool = False
+    heads: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str] = (), *, non_empty_only: bool = False
 ) -> tuple[Column, ...]:
     """Columns from rows; none without rows. ``texts`` are the heads of columns of text."""
     pairs = zip(heads, zip(*rows, strict=True), strict=True) if rows else ()
     columns = (Column(head=head, cells=cells, is_text=head in texts) for head, cells in pairs)
-    return tuple(column for column in columns if column.is_told() or not told_only)
+    return tuple(column for column in columns if column.has_values() or not non_empty_only)

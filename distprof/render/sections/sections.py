@@ -65,16 +65,16 @@ def _list_verdict_sections(report: Report) -> list[Section]:
     """All causes, the evidence for the verdict, what changes would gain, and who waited for whom."""
     traced = is_traced(report)
     assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
-    evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), told_only=traced)
+    evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), non_empty_only=traced)
     forecasts = list_forecasts(report)
-    what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], told_only=traced)
-    waits = make_columns(WAIT_HEADS, list_waits(report), told_only=traced)
+    what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], non_empty_only=traced)
+    waits = make_columns(WAIT_HEADS, list_waits(report), non_empty_only=traced)
     causes = list_causes(report)
     about = "upper bounds, not additive" + ("; rows for other settings are estimates" if forecasts else "")
     return [
         Section(
             key="causes", title="causes: where step time could be saved",
-            columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), told_only=True),
+            columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), non_empty_only=True),
             ruled=(len(causes) - 1,), notes=(CAUSE_NOTE,) if causes else (),
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
@@ -101,7 +101,7 @@ def _show_communication(report: Report) -> Section:
         for kind in report.communication
     ]  # fmt: skip
     columns = make_columns(COMMUNICATION_HEADS, rows)
-    on_host = any(column.head in ("busy", "exposed") and column.is_told() for column in columns)
+    on_host = any(column.head in ("busy", "exposed") and column.has_values() for column in columns)
     title = "communication: per step and rank" + (", host clock" if on_host else "")
     return Section(key="communication", title=title, columns=columns)
 
@@ -186,7 +186,7 @@ def choose_rows(report: Report) -> list[int]:
     everyone = range(len(report.ranks))
     if len(everyone) <= MAX_RANK_ROWS:
         return list(everyone)
-    own_ns = find_own_times(report)
+    own_ns = list_own_times(report)
     ordered = sorted(everyone, key=lambda position: (own_ns[position] is None, -(own_ns[position] or 0.0)))
     last = sum(own is not None for own in own_ns) or len(ordered)
     return [*ordered[:EXTREMES], *ordered[max(EXTREMES, last - EXTREMES) : last]]
@@ -202,7 +202,7 @@ def choose_spread(report: Report, most: int) -> list[int]:
     return sorted({*named, *choose_rows(report), *range(0, count, -(-count // (most // 2)))})
 
 
-def find_own_times(report: Report) -> list[float | None]:
+def list_own_times(report: Report) -> list[float | None]:
     """Own time by position, or without phases the mean step, ns on the headline clock; None: not measured."""
     if report.phases:
         return [rank.own_ns for rank in report.ranks]
@@ -219,16 +219,16 @@ def list_rank_sections(report: Report) -> list[Section]:
     own = "own, ms" if report.phases else "step, ms"
     columns = make_columns(("rank", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
     hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own])}
-    columns = tuple(column for column in columns if column.head not in hidden and (column.is_told() or not traced))
+    columns = tuple(column for column in columns if column.head not in hidden and (column.has_values() or not traced))
     rows = [] if traced else [_list_device(rank) for rank in ranks]
-    devices = make_columns(DEVICE_HEADS, rows, TEXTS, told_only=True)
-    told = {column.head for column in devices} - {"rank", "device"}
+    devices = make_columns(DEVICE_HEADS, rows, TEXTS, non_empty_only=True)
+    shown_heads = {column.head for column in devices} - {"rank", "device"}
     return [
         Section(
             key="ranks", title=_title_ranks(report, left_out), columns=columns,
             notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
         ),
-        Section(key="devices", title="devices, before the first step", columns=devices if told else ()),
+        Section(key="devices", title="devices, before the first step", columns=devices if shown_heads else ()),
     ]  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def _title_ranks(report: Report, left_out: int) -> str:
 
 
 def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
-    own_ns = find_own_times(report)
+    own_ns = list_own_times(report)
     return [
         [
             str(rank.rank), clean_text(rank.host, NAME_LIMIT), clean_text(rank.device_name or rank.device, NAME_LIMIT),

@@ -46,11 +46,11 @@ def list_sweep_sections(report: SweepReport, *, with_pairs: bool) -> list[Sectio
         _show_incomplete(report),
         Section(
             key="sweep_effects", title="what each key did", notes=(EFFECTS_NOTE,) if effects else (),
-            columns=make_columns(EFFECT_HEADS, effects, ("key", "from", "to"), told_only=True),
+            columns=make_columns(EFFECT_HEADS, effects, ("key", "from", "to"), non_empty_only=True),
         ),
         Section(
             key="sweep_pairs", title="every pair of jobs that differ in one key",
-            columns=make_columns(PAIR_HEADS, pairs, ("key", "from", "to", "others"), told_only=True),
+            columns=make_columns(PAIR_HEADS, pairs, ("key", "from", "to", "others"), non_empty_only=True),
         ),
     ]  # fmt: skip
 
@@ -63,16 +63,16 @@ def _list_facts(report: SweepReport) -> Iterator[Fact]:
         yield Fact(label=clean_text(key), text=clean_text(", ".join(values), REASON_LIMIT))
     for effect in report.effects:
         if effect.key == WARMUP:
-            yield Fact(label="warm-up", text=_word_warmup(effect))
+            yield Fact(label="warm-up", text=_format_warmup(effect))
         elif effect.key == PRECISION:
-            yield Fact(label="precision", text=_word_time(effect))
+            yield Fact(label="precision", text=_format_effect_time(effect))
         elif effect.key == RANKS and effect.efficiency is not None:
-            yield Fact(label="scaling", text=_word_scaling(effect))
+            yield Fact(label="scaling", text=_format_scaling(effect))
     for note in report.notes:
         yield Fact(label="note", text=clean_text(note, REASON_LIMIT))
 
 
-def _word_warmup(effect: SweepEffect) -> str:
+def _format_warmup(effect: SweepEffect) -> str:
     return (
         f"{clean_text(effect.value)} instead of {clean_text(effect.base)}: the spread is "
         f"{format_ratio(effect.spread_ratio)} instead of {format_ratio(effect.base_spread_ratio)} "
@@ -80,7 +80,7 @@ def _word_warmup(effect: SweepEffect) -> str:
     )
 
 
-def _word_time(effect: SweepEffect) -> str:
+def _format_effect_time(effect: SweepEffect) -> str:
     low, high = effect.time.low, effect.time.high
     unclear = "" if low is None or high is None or not low <= 1 <= high else "no clear difference: "
     return (
@@ -90,7 +90,7 @@ def _word_time(effect: SweepEffect) -> str:
     )
 
 
-def _word_scaling(effect: SweepEffect) -> str:
+def _format_scaling(effect: SweepEffect) -> str:
     assert effect.efficiency is not None
     return (
         f"{clean_text(effect.value)} ranks instead of {clean_text(effect.base)}: "

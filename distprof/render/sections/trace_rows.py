@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distprof.facts.run import PHASES
-from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.render.finding_texts.parts import name_kernel
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, ShownFinding, make_columns
 from distprof.render.units import (
@@ -71,7 +71,7 @@ def is_traced(report: Report) -> bool:
 
 def show_finding(finding: Finding) -> ShownFinding:
     """A finding as it is shown."""
-    text = word_finding(finding)
+    text = describe_finding(finding)
     return ShownFinding(
         title=text.title,
         share=format_ratio(finding.share_ratio) if finding.share_ratio > 0 else "",
@@ -86,7 +86,7 @@ def describe_not_checked(activity: TraceReport) -> str:
     """The rules that lacked their data, grouped by reason; empty if none did."""
     reasons: dict[str, list[str]] = {}
     for item in activity.not_checked:
-        reasons.setdefault(word_lack(item), []).append(item.rule)
+        reasons.setdefault(describe_lack(item), []).append(item.rule)
     return "; ".join(f"{', '.join(rules)} ({why})" for why, rules in reasons.items())
 
 
@@ -104,11 +104,11 @@ def choose_devices(activity: TraceReport) -> list[DeviceReport]:
     devices = list(activity.devices)
     if len(devices) <= MAX_RANK_ROWS:
         return devices
-    order = sorted(devices, key=lambda device: (-_find_own_ratio(device), device.rank))
+    order = sorted(devices, key=lambda device: (-_compute_own_ratio(device), device.rank))
     return [*order[:EXTREMES], *order[-EXTREMES:]]
 
 
-def _find_own_ratio(device: DeviceReport) -> float:
+def _compute_own_ratio(device: DeviceReport) -> float:
     """Share of the span that is not exposed communication: largest on the rank that arrives last."""
     return 1 - device.idle_communication_ns / device.span_ns if device.span_ns else 0.0
 
@@ -135,7 +135,7 @@ def count_rank_steps(activity: TraceReport) -> int:
     return sum(steps) if steps and all(steps) else 1
 
 
-def say_per(activity: TraceReport) -> str:
+def format_per(activity: TraceReport) -> str:
     """What the sums over all ranks are divided by, in words."""
     if count_rank_steps(activity) == 1 and not (len(activity.devices) == 1 and activity.devices[0].steps == 1):
         return "all ranks, the whole trace" if len(activity.devices) > 1 else "the whole trace"
@@ -241,7 +241,7 @@ def list_checks(activity: TraceReport) -> list[list[str]]:
     worst: dict[tuple[str, str], WindowCheck] = {}
     for check in activity.window_checks:
         key = check.phase, check.clock
-        if key not in worst or _find_difference(check) > _find_difference(worst[key]):
+        if key not in worst or _absolute_difference(check) > _absolute_difference(worst[key]):
             worst[key] = check
     return [
         [
@@ -252,7 +252,7 @@ def list_checks(activity: TraceReport) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _find_difference(check: WindowCheck) -> float:
+def _absolute_difference(check: WindowCheck) -> float:
     return abs(check.difference_ratio) if check.difference_ratio is not None else 0.0
 
 
@@ -277,10 +277,10 @@ def list_trace_sections(report: Report) -> list[Section]:
     activity = report.activity
     if activity is None:
         return []
-    per = say_per(activity)
+    per = format_per(activity)
     checks = make_columns(CHECK_HEADS, list_checks(activity), ("clock",))
     categories = make_columns(CATEGORY_HEADS, list_categories(activity))
-    kernels = make_columns(KERNEL_HEADS, list_kernels(activity), KERNEL_TEXTS, told_only=True)
+    kernels = make_columns(KERNEL_HEADS, list_kernels(activity), KERNEL_TEXTS, non_empty_only=True)
     ranges = make_columns(RANGE_HEADS, list_ranges(activity), ("range",))
     title = "kernel window against live phases: mean per step of the rank where they differ most"
     return [
@@ -308,8 +308,8 @@ def _show_devices(activity: TraceReport) -> Section:
 
 
 def _list_unobserved(devices: Sequence[DeviceReport]) -> list[str]:
-    told = [f"{format_time(item.unobserved_ns)} of rank {item.rank}" for item in devices if item.unobserved_ns]
-    if not told:
+    parts = [f"{format_time(item.unobserved_ns)} of rank {item.rank}" for item in devices if item.unobserved_ns]
+    if not parts:
         return []
     why = "before its first kernels a device may have run what was launched before the trace began"
-    return [f"in no column: {', '.join(told)}; {why}"]
+    return [f"in no column: {', '.join(parts)}; {why}"]

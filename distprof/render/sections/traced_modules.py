@@ -53,7 +53,7 @@ def show_traced_modules(report: Report) -> Section:
     per = "mean per step" if modules.per_step else "the whole trace"
     return Section(
         key="traced_modules", title=f"modules in traces: self and total time, {per}",
-        columns=make_columns(HEADS, rows, ("class",), told_only=True), notes=tuple(notes),
+        columns=make_columns(HEADS, rows, ("class",), non_empty_only=True), notes=tuple(notes),
     )  # fmt: skip
 
 

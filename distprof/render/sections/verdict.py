@@ -8,14 +8,14 @@ from distprof.render.sections.cause_words import (
     CAUSES,
     NAME_LIMIT,
     count_others,
-    find_told,
+    format_gain,
+    format_period,
+    format_when,
+    format_where,
     list_named,
+    look_up_verdict_cause,
     name_cause,
     name_link,
-    say_gain,
-    say_period,
-    say_when,
-    say_where,
     show_share,
 )
 from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
@@ -57,7 +57,7 @@ def _describe_largest(report: Report) -> str:
     shorter = show_share(verdict.lost_ratio, "shorter")
     if verdict.kind is VerdictKind.UNEQUAL_DATA:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
-        return f"{start}: {reason}; with equal amounts steps would be {say_gain(report, shorter)}"
+        return f"{start}: {reason}; with equal amounts steps would be {format_gain(report, shorter)}"
     if verdict.kind is VerdictKind.COMMUNICATION:
         return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
     costs = f"waiting for whichever rank is last costs {show_share(verdict.lost_ratio, 'of a step')}"
@@ -74,9 +74,9 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
-    told = f"{name} is {late} in {_say_steps(report, verdict)}{_say_why(verdict)}"
+    sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(verdict)}"
     if verdict.lost_ratio is None:
-        return f"{told}, compared with the ranks present; what fixing it would gain is not known{doubt}"
+        return f"{sentence}, compared with the ranks present; what fixing it would gain is not known{doubt}"
     neighbour = _describe_neighbour(report)
     others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
@@ -85,24 +85,24 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     if verdict.waited_ns is not None and verdict.confirmed is not False:
         waited = f"; {who} {format_time(verdict.waited_ns)} per step{together}"
     fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
-    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
-    return f"{told}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"
+    gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{sentence}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"
 
 
-def _say_steps(report: Report, verdict: Verdict) -> str:
+def _format_steps(report: Report, verdict: Verdict) -> str:
     agrees = [item.agree_ratio for item in verdict.evidence[:1]]  # its own time
     often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
-    return f"{often}{_say_told_when(report)}"
+    return f"{often}{_format_cause_when(report)}"
 
 
-def _say_told_when(report: Report) -> str:
-    told = find_told(report)
-    return "" if told is None else f" {say_when(told, report)}".rstrip()
+def _format_cause_when(report: Report) -> str:
+    verdict_cause = look_up_verdict_cause(report)
+    return "" if verdict_cause is None else f" {format_when(verdict_cause, report)}".rstrip()
 
 
-def _say_why(verdict: Verdict) -> str:
+def _format_why(verdict: Verdict) -> str:
     excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
     phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
     if verdict.module is not None:
@@ -112,53 +112,53 @@ def _say_why(verdict: Verdict) -> str:
 
 def _describe_neighbour(report: Report) -> str:
     """Who is late before or after the steps in which the told rank or host is, if somebody is."""
-    told = find_told(report)
-    if told is None or told.whole:
+    verdict_cause = look_up_verdict_cause(report)
+    if verdict_cause is None or verdict_cause.whole:
         return ""
     for cause in list_named(report.causes):
-        apart = max(told.first_step - cause.last_step, cause.first_step - told.last_step)
-        short = min(told.last_step - told.first_step, cause.last_step - cause.first_step)
-        if cause is told or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
+        apart = max(verdict_cause.first_step - cause.last_step, cause.first_step - verdict_cause.last_step)
+        short = min(verdict_cause.last_step - verdict_cause.first_step, cause.last_step - cause.first_step)
+        if cause is verdict_cause or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
             continue
         name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
-        same = cause.rank is not None and cause.rank == told.rank
-        if cause.first_step < told.first_step:
+        same = cause.rank is not None and cause.rank == verdict_cause.rank
+        if cause.first_step < verdict_cause.first_step:
             return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
-        lasts = not say_when(cause, report).startswith("from")
-        what = f"it is late elsewhere: {name}" if same and cause.phase != told.phase else f"it is {name}"
+        lasts = not format_when(cause, report).startswith("from")
+        what = f"it is late elsewhere: {name}" if same and cause.phase != verdict_cause.phase else f"it is {name}"
         return f"; {'since then' if lasts else 'after that'} {what}"
     return ""
 
 
 def _describe_link(report: Report, verdict: Verdict) -> str:
-    when = _say_told_when(report)
+    when = _format_cause_when(report)
     probed = verdict.needed_ns is not None
     start = f"{name_link(verdict.hosts)} holds every rank up{when}: {clean_text(verdict.reason, TEXT_LIMIT)}"
     if probed:
         start += f"; at its probed speed the link needs {format_time(verdict.needed_ns)} for one step's data"
     if verdict.lost_ratio is None:
         return f"{start}; what fixing it would gain is not known"
-    return f"{start}; fixing it makes steps {say_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
+    return f"{start}; fixing it makes steps {format_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
 
 
 def _describe_stalls(report: Report, verdict: Verdict) -> str:
-    told = find_told(report)
-    one = told is not None and told.events == 1
+    verdict_cause = look_up_verdict_cause(report)
+    one = verdict_cause is not None and verdict_cause.events == 1
     start = "single steps are far longer"
-    if told is not None and told.events is not None:
+    if verdict_cause is not None and verdict_cause.events is not None:
         alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
         steps = "step" if one else "steps"
-        start = f"{told.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
-        start += f" (step {told.first_step:,})" if one else ""
+        start = f"{verdict_cause.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        start += f" (step {verdict_cause.first_step:,})" if one else ""
         start += ", all" if alike and not one and verdict.rank is not None else ""
     who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
-    often = "" if told is None or told.period is None else f", {say_period(told)}"
-    told_all = " ".join(word for word in (start, who, say_where(verdict.phase)) if word) + often
+    often = "" if verdict_cause is None or verdict_cause.period is None else f", {format_period(verdict_cause)}"
+    sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word) + often
     if verdict.lost_ratio is None:
         reason = clean_text(verdict.reason, TEXT_LIMIT)
-        return f"{told_all}, compared with the ranks present; what they cost is not known ({reason})"
-    gain = say_gain(report, show_share(verdict.lost_ratio, "shorter"))
-    return f"{told_all}; without {'it' if one else 'them'} the job would be {gain}"
+        return f"{sentence}, compared with the ranks present; what they cost is not known ({reason})"
+    gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+    return f"{sentence}; without {'it' if one else 'them'} the job would be {gain}"
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:

@@ -13,7 +13,7 @@ from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.verdict import describe_verdict
-from distprof.render.terminal.terminal_tables import fit_table, keep_told, print_parts
+from distprof.render.terminal.terminal_tables import drop_empty, fit_table, print_parts
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 
@@ -49,7 +49,7 @@ def _show_section(section: Section, console: Console) -> list[RenderableType]:
     notes = list(section.notes)
     if section.columns:
         parts.append(fit_table(section, console))
-        meanings = [column.meaning for column in keep_told(section) if column.meaning]
+        meanings = [column.meaning for column in drop_empty(section) if column.meaning]
         notes = [*(["; ".join(meanings)] if meanings else []), *notes]
     parts += [Text(note, style="dim") for note in notes]
     if section.key == "headline" or not parts:

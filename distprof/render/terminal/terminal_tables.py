@@ -84,18 +84,18 @@ def fit_table(section: Section, console: Console) -> Table:
     return choose_fitting(tables, console)
 
 
-def keep_told(section: Section) -> list[Column]:
+def drop_empty(section: Section) -> list[Column]:
     """The columns worth showing at any width."""
     columns = [column for column in section.columns if column.head not in HIDDEN.get(section.key, ())]
     if section.key not in TOLD_ONLY:
         return columns
     empty = {"", NOT_MEASURED, *(["0"] if section.key == "device_time" else [])}
-    return [columns[0], *(column for column in columns[1:] if column.is_told(empty))]
+    return [columns[0], *(column for column in columns[1:] if column.has_values(empty))]
 
 
 def _list_choices(section: Section) -> list[Sequence[Column]]:
     """Sets of columns, the widest first."""
-    columns = keep_told(section)
+    columns = drop_empty(section)
     if section.key == "phases":
         return _choose_phases(columns, section.by_rank)
     if section.key == "communication":

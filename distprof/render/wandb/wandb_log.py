@@ -27,7 +27,7 @@ from distprof.errors import UsageError
 from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_heat_map import collect_times, draw_maps
-from distprof.render.wandb.wandb_summary import ARTIFACT_TYPE, keep_files, make_summary, make_tables, word_alert
+from distprof.render.wandb.wandb_summary import ARTIFACT_TYPE, describe_alert, keep_files, make_summary, make_tables
 from distprof.report.report import Report
 
 MAX_NAME_LENGTH = 128
@@ -50,14 +50,14 @@ def is_logged_in() -> bool:
     """Whether wandb would find a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlsplit(find_server()).hostname or ""
+    host = urlsplit(read_server()).hostname or ""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):
         return False
 
 
-def find_server() -> str:
+def read_server() -> str:
     """The server that runs are sent to."""
     return os.environ.get("WANDB_BASE_URL", PUBLIC_SERVER)
 
@@ -108,10 +108,10 @@ class WandbLogger:
     """One W&B run. Called from one thread at a time; no error reaches training."""
 
     def __init__(
-        self, run: Any, *, folder: Path, points: Points, say: Callable[[str], None], beside: bool = False
+        self, run: Any, *, folder: Path, points: Points, print_line: Callable[[str], None], beside: bool = False
     ) -> None:
         """Wraps an open run; see `start`."""
-        self._run, self._folder, self._points, self._say, self._beside = run, folder, points, say, beside
+        self._run, self._folder, self._points, self._print_line, self._beside = run, folder, points, print_line, beside
         self._failed = False
         self.got_steps = 0
         """Steps that wandb's service has confirmed."""
@@ -125,7 +125,7 @@ class WandbLogger:
         meta: RunMeta,
         config: WandbConfig,
         folder: Path,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         ranks: Sequence[RankInfo] = (),
         beside: bool = False,
     ) -> WandbLogger | None:
@@ -135,7 +135,7 @@ class WandbLogger:
             meta: Of the job, with a redacted configuration.
             config: Project, mode, and how long to try to go online.
             folder: The run folder; wandb makes its own inside it.
-            say: Says a line to the user.
+            print_line: Says a line to the user.
             ranks: Every rank, in order; see `Points`.
             beside: The process may have other runs open, which are left alone.
 
@@ -143,8 +143,14 @@ class WandbLogger:
             None when wandb cannot even log offline.
         """
         name = meta.name if beside else _clean_name(os.environ.get("WANDB_NAME")) or meta.name
-        run = open_run(name, config, folder=folder, say=say, values=meta.config, metrics=METRICS, beside=beside)
-        return None if run is None else cls(run, folder=folder, points=Points(meta, ranks), say=say, beside=beside)
+        run = open_run(
+            name, config, folder=folder, print_line=print_line, values=meta.config, metrics=METRICS, beside=beside
+        )
+        return (
+            None
+            if run is None
+            else cls(run, folder=folder, points=Points(meta, ranks), print_line=print_line, beside=beside)
+        )
 
     def log_rows(self, rows: FloatArray) -> None:
         """Logs whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``; many at once become one point.
@@ -191,9 +197,9 @@ class WandbLogger:
         for name, image, caption in draw_maps(times):
             end[name] = wandb.Image(image, caption=caption)
         self._run.log(end)
-        if (told := word_alert(report)) is not None:
-            self._run.alert(title=told[0], text=told[1], level="ERROR")
-        self._attach(keep_files(self._folder, self.folder, self._say))
+        if (alert := describe_alert(report)) is not None:
+            self._run.alert(title=alert[0], text=alert[1], level="ERROR")
+        self._attach(keep_files(self._folder, self.folder, self._print_line))
         self._run.status()
         self.concluded = True
 
@@ -219,7 +225,7 @@ class WandbLogger:
             work()
         except Exception as error:
             if not self._failed:
-                self._say(f"wandb: logging stopped, {type(error).__name__}; the run folder holds everything")
+                self._print_line(f"wandb: logging stopped, {type(error).__name__}; the run folder holds everything")
             self._failed = True
 
 
@@ -228,7 +234,7 @@ def open_run(
     config: WandbConfig,
     *,
     folder: Path,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     values: Mapping[str, object],
     metrics: Iterable[tuple[str, str | None]] = (),
     beside: bool = False,
@@ -239,18 +245,18 @@ def open_run(
         name: The run's.
         config: Project, mode, and how long to try to go online.
         folder: wandb makes its own inside it.
-        say: Says a line to the user.
+        print_line: Says a line to the user.
         values: The run's configuration, redacted.
         metrics: Metrics, each with the one that it is drawn over.
         beside: The process may have other runs open, which are left alone.
     """
     wanted = choose_mode(config)
     if wanted == "disabled":
-        say("wandb: disabled by WANDB_MODE")
+        print_line("wandb: disabled by WANDB_MODE")
         return None
     online = wants_online(config)
     reason = "" if online or wanted == "offline" else " (not logged in)"
-    if online and not gives_answer(find_server(), ANSWER_LIMIT_S):
+    if online and not gives_answer(read_server(), ANSWER_LIMIT_S):
         online, reason = False, f" (not online: no answer in {ANSWER_LIMIT_S:g} s)"
         _silence_telemetry()
     try:
@@ -264,9 +270,9 @@ def open_run(
         for metric, step_metric in metrics:
             run.define_metric(metric, step_metric=step_metric, summary="none")
     except Exception as error:
-        say(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
+        print_line(f"wandb: not used, {type(error).__name__}; the run folder holds everything")
         return None
-    say(_describe(run, reason))
+    print_line(_describe(run, reason))
     return run
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.render.sections.cause_words import KINDS, find_told, list_causes, name_cause
+from distprof.render.sections.cause_words import KINDS, list_causes, look_up_verdict_cause, name_cause
 from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import clean_text, format_bytes
@@ -28,7 +28,7 @@ DEVICE_RATIOS = (
 
 def make_summary(report: Report) -> dict[str, float | str | bool]:
     """The headline as ``summary/...``, without what was not measured, and a busiest rank only if one stands out."""
-    head, told = report.headline, find_told(report)
+    head, verdict_cause = report.headline, look_up_verdict_cause(report)
     busiest = head.busiest if head.busiest and head.busiest.stands_out else None
     facts: dict[str, float | str | bool | None] = {
         "clock": head.clock,
@@ -48,8 +48,8 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict_phase": report.verdict.phase,
         "verdict_text": clean_text(describe_verdict(report), TEXT_LIMIT) or None,
         "verdict_late_ms": to_ms(report.verdict.late_ns),
-        "verdict_first_step": None if told is None else told.first_step,
-        "verdict_last_step": None if told is None else told.last_step,
+        "verdict_first_step": None if verdict_cause is None else verdict_cause.first_step,
+        "verdict_last_step": None if verdict_cause is None else verdict_cause.last_step,
         "verdict_lost_ms": None if report.verdict.lost_ns is None else to_ms(report.verdict.lost_ns.value),
         "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
         **_summarise_causes(report),
@@ -100,17 +100,17 @@ MAX_FILE_BYTES = 200 << 20
 TITLE_LIMIT, TEXT_LIMIT = 100, 1000
 
 
-def word_alert(report: Report) -> tuple[str, str] | None:
+def describe_alert(report: Report) -> tuple[str, str] | None:
     """The title and text of the alert that a critical verdict is worth. None: the verdict is not critical."""
     if not report.verdict.critical:
         return None
-    told = find_told(report)
-    what = KINDS[report.verdict.kind] if told is None else name_cause(told)
+    verdict_cause = look_up_verdict_cause(report)
+    what = KINDS[report.verdict.kind] if verdict_cause is None else name_cause(verdict_cause)
     title = clean_text(f"{report.name}: critical: {what}", TITLE_LIMIT)
     return title, clean_text(describe_verdict(report), TEXT_LIMIT)
 
 
-def keep_files(folder: Path, target: Path, say: Callable[[str], None]) -> list[Path]:
+def keep_files(folder: Path, target: Path, print_line: Callable[[str], None]) -> list[Path]:
     """Keeps the report's files as they are now beside the rest of the W&B run, so that a later upload finds them.
 
     They take no more space where the file system knows hard links: a report that is made again is a new file.
@@ -118,7 +118,7 @@ def keep_files(folder: Path, target: Path, say: Callable[[str], None]) -> list[P
     Args:
         folder: The run folder.
         target: Where wandb keeps the run.
-        say: Says a line to the user.
+        print_line: Says a line to the user.
 
     Returns:
         The files kept: those that were written and are not too large.
@@ -129,7 +129,7 @@ def keep_files(folder: Path, target: Path, say: Callable[[str], None]) -> list[P
         if not source.is_file():
             continue
         if (size := source.stat().st_size) > MAX_FILE_BYTES:
-            say(f"wandb: {name} is not attached, {format_bytes(size)} are too large; {source} has it")
+            print_line(f"wandb: {name} is not attached, {format_bytes(size)} are too large; {source} has it")
             continue
         copy.parent.mkdir(exist_ok=True)
         try:

@@ -27,14 +27,14 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, say: Callable[[str], None]) -> None:
+def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, print_line: Callable[[str], None]) -> None:
     """Logs the table and the drawing of the jobs, in limited time; an error is a line, and no more.
 
     Args:
         report: Of the whole sweep.
         config: As of its jobs.
         folder: The sweep's; wandb makes its own inside it.
-        say: Says a line to the user.
+        print_line: Says a line to the user.
     """
     if choose_mode(config) == "disabled":
         return
@@ -45,7 +45,7 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, say: Ca
 
     def begin() -> None:
         run = open_run(
-            f"{name} compared", dataclasses.replace(config, group=group), folder=folder, say=say,
+            f"{name} compared", dataclasses.replace(config, group=group), folder=folder, print_line=print_line,
             values={"jobs": len(report.rows), "keys": list(report.keys)},
         )  # fmt: skip
         opened.extend([] if run is None else [run])
@@ -62,14 +62,14 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, say: Ca
 
     online = wants_online(config)
     begin_limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-    listener = BackgroundConsumer(begin, what="wandb", failed=say, begin_limit_s=begin_limit_s)
+    listener = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=begin_limit_s)
     listener.start()
     last_limit_s = FINISH_TIMEOUT_S if online else CALL_LIMIT_S
     ended = listener.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)
     if not ended:
         end_service(only_stopped=False)
     if opened and not (ended and logged):
-        say("wandb: W&B may not have got the comparison; the sweep's folder holds everything")
+        print_line("wandb: W&B may not have got the comparison; the sweep's folder holds everything")
 
 
 def list_jobs(report: SweepReport) -> LoggedTable:

@@ -27,30 +27,32 @@ class WandbThread:
         meta: RunMeta,
         config: WandbConfig,
         folder: Path,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         ranks: Sequence[RankInfo] = (),
     ) -> None:
         """Takes the arguments of `WandbLogger.start`; `start` starts the thread."""
-        self._folder, self._say, self._wanted = folder, say, choose_mode(config) != "disabled"
+        self._folder, self._print_line, self._wanted = folder, print_line, choose_mode(config) != "disabled"
         self._logger: WandbLogger | None = None
-        self._told_steps = 0
+        self._queued_steps = 0
 
         def begin() -> Callable[[FloatArray], None] | None:
-            self._logger = WandbLogger.start(meta=meta, config=config, folder=folder, say=say, ranks=ranks)
+            self._logger = WandbLogger.start(
+                meta=meta, config=config, folder=folder, print_line=print_line, ranks=ranks
+            )
             return self._logger.log_rows if self._logger is not None else None
 
         online = wants_online(config)
         self._close_limit_s = FINISH_TIMEOUT_S if online else consumer.CALL_LIMIT_S  # offline nothing is uploaded
         limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-        self._listener = BackgroundConsumer(begin, what="wandb", failed=say, begin_limit_s=limit_s)
+        self._listener = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=limit_s)
 
     def start(self) -> None:
         """Starts the thread."""
         self._listener.start()
 
-    def tell(self, rows: FloatArray) -> None:
+    def enqueue(self, rows: FloatArray) -> None:
         """Queues whole steps for logging, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
-        self._told_steps += rows.shape[1]
+        self._queued_steps += rows.shape[1]
         self._listener.enqueue(rows)
 
     def finish(self, report: Report, run: Run) -> str | None:
@@ -64,18 +66,18 @@ class WandbThread:
         logger = self._logger
         if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
             return None
-        steps = self._told_steps - (logger.got_steps if logger is not None else 0)
-        parts = [f"{steps} of {self._told_steps} steps"] if steps else []
+        steps = self._queued_steps - (logger.got_steps if logger is not None else 0)
+        parts = [f"{steps} of {self._queued_steps} steps"] if steps else []
         if logger is None or not logger.concluded:
             parts.append("the tables and the summary")
         elif not parts:
             late = f"the upload is not done after {self._close_limit_s:.0f} s"
-            self._say(f"wandb: {late}; later: wandb sync {logger.folder}")
+            self._print_line(f"wandb: {late}; later: wandb sync {logger.folder}")
             return None
         if not ended:
             end_service(only_stopped=False)
         missed = f"W&B did not get {' and '.join(parts)}{'' if ended else ': it gave no answer in time'}"
-        self._say(f"wandb: {missed}; {self._folder} holds everything")
+        self._print_line(f"wandb: {missed}; {self._folder} holds everything")
         return missed
 
     def _conclude(self, report: Report, run: Run) -> None:

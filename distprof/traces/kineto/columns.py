@@ -19,10 +19,17 @@ import numpy as np
 from distprof.errors import DataError
 from distprof.facts.trace import MODULE_DOMAIN, UNKNOWN, IntArray
 from distprof.storage.safe_open import Limits
-from distprof.traces.kineto.event_kinds import LEFT_OUT, UnknownEvents, find_activity_kind, find_role, is_old, is_step
+from distprof.traces.kineto.event_kinds import (
+    LEFT_OUT,
+    UnknownEvents,
+    is_old,
+    is_step,
+    look_up_activity_kind,
+    look_up_role,
+)
 from distprof.traces.kineto.events import NO_ARGS, Args, Event, EventPart, Losses
 from distprof.traces.kineto.json_stream import Part
-from distprof.traces.kineto.json_text import Number, find_time_text, read_int
+from distprof.traces.kineto.json_text import Number, match_time_text, read_int
 
 EXACT_US = 2.0**43
 MAX_TIME_US = 4.2e15
@@ -116,7 +123,7 @@ class KinetoColumns:
         for event in read.events:
             groups[event.cat].append(event)
         for category, events in groups.items():
-            role = find_role(category)
+            role = look_up_role(category)
             if role is None:
                 self._add_unknown(category, events, read)
             elif role == "memory":
@@ -262,9 +269,9 @@ class KinetoColumns:
             if one.collective is not None:
                 collective[row] = self.names[self._read_word(one.collective, "collective")]
             if (dtype := self._read_word(one.dtype, "dtype")) is not None:
-                size_bytes[row] = _find_message_bytes(dtype, int(max(sent[row], received[row])))
+                size_bytes[row] = _compute_message_bytes(dtype, int(max(sent[row], received[row])))
         self.gpu.add(
-            **common, kind=np.full(len(spans), find_activity_kind(spans[0].cat or ""), np.int64), stream=stream,
+            **common, kind=np.full(len(spans), look_up_activity_kind(spans[0].cat or ""), np.int64), stream=stream,
             device=device, group=group, collective=collective, number=number, correlation=correlation,
             size_bytes=np.maximum(size_bytes, UNKNOWN),
         )  # fmt: skip
@@ -274,7 +281,7 @@ def _read_us(values: list[Number]) -> tuple[np.ndarray[Any, np.dtype[np.float64]
     """Times, NaN where there is none, and by index the text of those that are written as text."""
     if set(map(type, values)) <= {int, float}:
         return np.array(values, np.float64), {}
-    texts = {index: text for index, value in enumerate(values) if (text := find_time_text(value)) is not None}
+    texts = {index: text for index, value in enumerate(values) if (text := match_time_text(value)) is not None}
     numbers = [
         float(texts[index]) if index in texts else math.nan if value is None or isinstance(value, str) else value
         for index, value in enumerate(values)
@@ -289,7 +296,7 @@ def _to_ns(time_us: np.ndarray[Any, np.dtype[np.float64]]) -> IntArray:
     return time_ns
 
 
-def _find_message_bytes(dtype: str, elements: int) -> int:
+def _compute_message_bytes(dtype: str, elements: int) -> int:
     word = dtype.lower()
     item_bytes = 1 if word.startswith("float8") else ITEM_BYTES.get(word)
     return UNKNOWN if item_bytes is None or not 0 <= elements < 2**56 else elements * item_bytes

@@ -48,12 +48,12 @@ _OPERATOR = re.compile(
 
 
 @lru_cache(maxsize=MAX_CATEGORIES)
-def find_role(category: str | None) -> str | None:
+def look_up_role(category: str | None) -> str | None:
     """What to do with the events of a category; None: the category is unknown."""
     return _ROLES.get(_plain(category)) if category else None
 
 
-def find_activity_kind(category: str) -> ActivityKind:
+def look_up_activity_kind(category: str) -> ActivityKind:
     """What the device did in events of a category whose role is "gpu"."""
     return _KINDS[_plain(category)]
 

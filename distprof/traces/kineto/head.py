@@ -75,11 +75,11 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     info = _pick(parts, "distributedInfo", notes)
     own = _pick(parts, "distprof", notes)
     own = own if isinstance(own, dict) else {}
-    told_by, info = ("distributedInfo", info) if isinstance(info, dict) else ("the metadata of distprof", own)
+    named_by, info = ("distributedInfo", info) if isinstance(info, dict) else ("the metadata of distprof", own)
     world_size = _read_int(info, "world_size", 1, MAX_WORLD, notes)
     rank = _read_int(info, "rank", 0, (world_size or MAX_WORLD) - 1, notes)
-    source = told_by if rank is not None else "not in the file"
-    if "rank" not in info and (rank := _find_rank(path.name, (world_size or MAX_WORLD) - 1)) is not None:
+    source = named_by if rank is not None else "not in the file"
+    if "rank" not in info and (rank := _parse_rank(path.name, (world_size or MAX_WORLD) - 1)) is not None:
         source = BY_NAME
     backend = info.get("backend")
     base = _pick(parts, "baseTimeNanoseconds", notes)
@@ -93,7 +93,7 @@ def read_outside(path: Path, head: bytes, tail: bytes) -> Outside:
     )  # fmt: skip
 
 
-def find_device(outside: Outside, number: int) -> DeviceProperties:
+def look_up_device(outside: Outside, number: int) -> DeviceProperties:
     """The device with that number, or one without properties; negative numbers are no devices.
 
     AMD's tools number agents, which include the host's processors, while the file lists devices by their own numbers.
@@ -149,7 +149,7 @@ def _cut(word: object) -> str | None:
     return word[:MAX_WORD_LETTERS] if isinstance(word, str) and word else None
 
 
-def _find_rank(name: str, most: int) -> int | None:
+def _parse_rank(name: str, most: int) -> int | None:
     """The rank in a file's name, if there is one."""
     for pattern in _RANK_WORDS:
         found = {int(digits) for digits in pattern.findall(name)}

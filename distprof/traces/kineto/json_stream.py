@@ -75,12 +75,12 @@ class ArrayParts(Generic[T]):
             if self._bare:
                 self._rest = self._rest[1:]
             else:
-                self._find_array()
+                self._seek_array()
         except BaseException:
             self._text.close()
             raise
 
-    def _find_array(self) -> None:
+    def _seek_array(self) -> None:
         pattern = re.compile(rb'"%s"\s*:\s*\[' % self._key.encode())
         begin = tries = 0
         while self._rest[:1] == b"{":

@@ -165,7 +165,7 @@ def read_int(value: object) -> int | None:
     return None
 
 
-def find_time_text(value: object) -> str | None:
+def match_time_text(value: object) -> str | None:
     """The decimal number in a text. None: not a text, or not a plain decimal number."""
     text = value.strip() if isinstance(value, str) else ""
     return text if _TIME.fullmatch(text) else None

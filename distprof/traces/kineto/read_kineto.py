@@ -32,7 +32,7 @@ from distprof.traces.codes import match_calls
 from distprof.traces.kineto.columns import AUTOGRAD_COLUMNS, KinetoColumns
 from distprof.traces.kineto.event_kinds import STEP, move_annotations
 from distprof.traces.kineto.events import decode_events
-from distprof.traces.kineto.head import MAX_BASE_NS, Outside, find_device, read_outside
+from distprof.traces.kineto.head import MAX_BASE_NS, Outside, look_up_device, read_outside
 from distprof.traces.kineto.json_stream import BOM, PART_BYTES, ArrayParts
 from distprof.traces.kineto.json_text import SPACE, JsonText
 
@@ -207,7 +207,7 @@ def _make_head(
     path: Path, columns: KinetoColumns, outside: Outside, gpu: dict[str, IntArray], notes: tuple[str, ...]
 ) -> TraceHead:
     devices = Counter(gpu["device"].tolist())
-    device = find_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
+    device = look_up_device(outside, devices.most_common(1)[0][0] if devices else UNKNOWN)
     pids = [pid for pid, _ in (columns.op_pids or columns.call_pids).most_common()]
     return TraceHead(
         path=str(path), tool="kineto", pid=pids[0] if pids else None, rank=outside.rank,

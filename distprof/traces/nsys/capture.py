@@ -132,7 +132,7 @@ class _Assembly:
         ]
 
     def assemble(self) -> Capture:
-        last_ns = self._find_last()
+        last_ns = self._read_last_time()
         gpu = _join([self._activities(one) for one in GPU_TABLES])
         calls = _join([self._calls(one) for one in CALL_TABLES])
         os_calls = self._calls(OS_TABLE)
@@ -145,7 +145,7 @@ class _Assembly:
             last_event_ns=last_ns, notes=(*self._notes, *notes),
         )  # fmt: skip
 
-    def _find_last(self) -> int | None:
+    def _read_last_time(self) -> int | None:
         rows = self._read.get(NVTX_TABLE.table)
         if rows is None or not len(rows["start"]):
             return None
@@ -242,7 +242,7 @@ class _Assembly:
         columns = {
             "begin_ns": rows["start"], "end_ns": rows["end"], "name": name, "kind": kind, "payload": rows["payload"],
             "domain": np.maximum(rows["domain"], 0), **_split_thread(rows["globalTid"]),
-            "end_thread": _find_others(rows["end_thread"], rows["globalTid"]),
+            "end_thread": _mask_own_threads(rows["end_thread"], rows["globalTid"]),
         }  # fmt: skip
         ranges = self._keep_sound("NVTX_EVENTS", _take(columns, np.isin(kind, list(STYLES))), open_ended=True)
         ranges["style"] = np.where(
@@ -313,7 +313,7 @@ def _split_thread(threads: IntArray) -> Columns:
     return {"thread": threads & 0xFFFFFF, "process": threads >> 24}
 
 
-def _find_others(end_threads: IntArray, threads: IntArray) -> IntArray:
+def _mask_own_threads(end_threads: IntArray, threads: IntArray) -> IntArray:
     """The thread that closed each range, if not the range's own thread; else -1."""
     if is_repeated(end_threads, UNKNOWN):
         return end_threads

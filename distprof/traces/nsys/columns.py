@@ -83,7 +83,7 @@ class _Reader:
 
     def __init__(self, database: Database, base: sqlite3.Connection, wanted: Wanted) -> None:
         self._base, self._wanted, self._database = base, wanted, database
-        self._there = there = database.find_columns(base, wanted.table)
+        self._there = there = database.list_columns(base, wanted.table)
         if missing := [name for name in wanted.needed if name not in there]:
             raise DataError(f"{database.path}: {wanted.table} has no column {missing[0]}: nsys 2022.4 or later is read")
         self._values = {name: f'"{name}"' for name in wanted.needed}
@@ -110,7 +110,7 @@ class _Reader:
     def _read_pages(self) -> dict[str, IntArray] | None:
         """Reads all columns without SQLite; None: the table's layout is too unusual for that."""
         table, needed = self._wanted.table, self._wanted.needed
-        positions = self._database.find_indexes(self._base, table)
+        positions = self._database.map_column_indexes(self._base, table)
         if positions is None:
             return None
         spellings = {name: self._wanted.optional.get(name, (name,)) for name in (*needed, *self._wanted.optional)}
@@ -124,7 +124,7 @@ class _Reader:
         columns = {name: np.empty(rows, np.int64) for name in names}
         try:
             with open_file(self._database.path) as file:
-                root = self._database.find_root(table)
+                root = self._database.look_up_root(table)
                 for block in Pages(file.fileno()).read(root, wanted, positions[self._text] if self._text else None):
                     if any(block.has_null[wanted.index(known[name][0])] for name in needed):
                         return None

@@ -135,11 +135,11 @@ class Database:
             raise DataError(f"{self.path}: {table} is {what}, which nsys never writes: export it again")
         return True
 
-    def find_columns(self, base: sqlite3.Connection, table: str) -> frozenset[str]:
+    def list_columns(self, base: sqlite3.Connection, table: str) -> frozenset[str]:
         """Names of a table's columns."""
         return frozenset(row[1].decode("utf-8", "replace") for row in base.execute(f"PRAGMA table_info({table})"))
 
-    def find_indexes(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
+    def map_column_indexes(self, base: sqlite3.Connection, table: str) -> dict[str, int] | None:
         """The index in the stored row of each column whose values are stored as they are read. Floating-point columns
         are not: SQLite stores whole numbers in them as integers. None: the table has computed columns, or a key stored
         elsewhere."""
@@ -152,7 +152,7 @@ class Database:
             if not any(word in kind.upper() for word in FRACTIONS)
         }
 
-    def find_root(self, table: str) -> int:
+    def look_up_root(self, table: str) -> int:
         """The page at which a table begins."""
         return int(self._kinds[table.lower()][1])
 
@@ -186,7 +186,7 @@ class Database:
         if not self.has(table):
             return []
         with self.connect() as base:
-            there = self.find_columns(base, table)
+            there = self.list_columns(base, table)
             letters = self.limits.max_name_letters
             whole = 'CASE WHEN typeof("{0}") = \'integer\' THEN "{0}" ELSE {1} END'
             parts = [whole.format(name, cut_text(name, letters)) if name in there else "NULL" for name in columns]
@@ -198,7 +198,7 @@ class Database:
         if not self.has(table):
             return []
         with self.connect() as base:
-            if not {key, text} <= self.find_columns(base, table):
+            if not {key, text} <= self.list_columns(base, table):
                 return []
             cut = cut_text(text, self.limits.max_name_letters)
             rows = base.execute(f'SELECT "{key}", {cut} FROM {table} {where}').fetchall()

@@ -36,7 +36,7 @@ class Heads:
         self._path = str(database.path)
         self._names = capture.names
         self._last_event_ns = capture.last_event_ns
-        self._domains = _find_domains(capture)
+        self._domains = _map_domains(capture)
         self._marks = self._read_marks(capture.marks)
         self._hosts = _read_hosts(database)
         self._session_start_ns = _read_session_start(database)
@@ -72,7 +72,7 @@ class Heads:
                     found[process] = (rank, world_size, match[3])
         return found
 
-    def find_domains(self, process: int, numbers: IntArray) -> IntArray:
+    def look_up_domains(self, process: int, numbers: IntArray) -> IntArray:
         """Codes of the names of a process' domains; the empty name for unknown ones."""
         different, which = factorize(numbers)
         empty = self._names.index("")
@@ -83,7 +83,7 @@ class Heads:
         """The head of a process' trace; ``devices``: of all its activities."""
         pid = process & 0xFFFFFF
         rank, world_size, host, source = self._identify(process)
-        name, memory_bytes, *version = self._find_device(pid, devices)
+        name, memory_bytes, *version = self._look_up_device(pid, devices)
         major, minor = version[:2] if version[0] is not None else version[2:]
         default = self._domains.get((process, 0))
         return TraceHead(
@@ -104,7 +104,7 @@ class Heads:
             return self._order[process], len(self._order), None, BY_ORDER
         return None, None, None, "nothing"
 
-    def _find_device(self, pid: int, devices: IntArray) -> Sequence[object]:
+    def _look_up_device(self, pid: int, devices: IntArray) -> Sequence[object]:
         """What the file says about the device that a process used most."""
         different, which = factorize(devices[devices >= 0])
         if not len(different):
@@ -117,7 +117,7 @@ NO_DEVICE = (None,) * 6
 _GPU = ("id", "name", "totalMemory", "computeMajor", "computeMinor", "smMajor", "smMinor")
 
 
-def _find_domains(capture: Capture) -> dict[tuple[int, int], int]:
+def _map_domains(capture: Capture) -> dict[tuple[int, int], int]:
     """The name's code by process and by the process' number for the domain; the first entry counts."""
     rows = capture.domains
     order = np.argsort(rows["begin_ns"], kind="stable")

@@ -117,12 +117,12 @@ def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     command = [nsys.path, "export", "--type", "sqlite", "--output", str(target), str(report.resolve())]
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         print(f"distprof: nsys export of {report}: {text}", file=sys.stderr, flush=True)
 
     with tempfile.TemporaryFile() as log:
-        ended, killed = _run(command, log, lambda: _measure(target), limit_s=EXPORT_TIMEOUT_S, say=say)
-        reason = _find_last_line(log)
+        ended, killed = _run(command, log, lambda: _measure(target), limit_s=EXPORT_TIMEOUT_S, print_line=print_line)
+        reason = _read_last_line(log)
     if killed:
         target.unlink(missing_ok=True)  # it is incomplete
     if not target.is_file() or target.stat().st_size == 0:
@@ -139,7 +139,7 @@ class Patience:
     limit_s: float
     quiet_s: float
     begin_s: float
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     _size_bytes: int = -1
     _grown_s: float = 0.0
     _next_word_s: float = FIRST_WORD_S
@@ -154,7 +154,7 @@ class Patience:
         if now_s - self._grown_s >= self.quiet_s:
             return f"it made no progress for {self.quiet_s:g} s, nothing printed and nothing written"
         if passed_s >= self._next_word_s:
-            self.say(f"{passed_s:.0f} s so far")
+            self.print_line(f"{passed_s:.0f} s so far")
             self._next_word_s *= 2
         return None
 
@@ -165,7 +165,7 @@ def _run(
     measure: Callable[[], int],
     *,
     limit_s: float,
-    say: Callable[[str], None] = lambda text: None,
+    print_line: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, bool]:
     """Runs nsys, with all processes it starts, for a limited time. Returns how it ended, and whether it was killed."""
     try:
@@ -174,7 +174,7 @@ def _run(
         )
     except OSError as error:
         return f"{command[0]}: {error.strerror or error}", False
-    patience = Patience(limit_s=limit_s, quiet_s=QUIET_TIMEOUT_S, begin_s=time.monotonic(), say=say)
+    patience = Patience(limit_s=limit_s, quiet_s=QUIET_TIMEOUT_S, begin_s=time.monotonic(), print_line=print_line)
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,7 +196,7 @@ def _measure(target: Path) -> int:
         return 0
 
 
-def _find_last_line(log: IO[bytes]) -> str:
+def _read_last_line(log: IO[bytes]) -> str:
     """The last line that nsys printed, after a colon."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_LOG_BYTES))
     lines = log.read().decode(errors="replace").split("\n")

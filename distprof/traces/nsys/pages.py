@@ -79,7 +79,7 @@ class Pages:
             wanted: Indexes of the columns to read as integers.
             text: Index of the column to read as text. None: none.
         """
-        leaves = self._find_leaves(root)
+        leaves = self._list_leaves(root)
         for begin in range(0, len(leaves), PAGES_AT_ONCE):
             some = leaves[begin : begin + PAGES_AT_ONCE]
             yield _Cells(self._load(some), len(some), self._size).read(wanted, text)
@@ -96,20 +96,20 @@ class Pages:
             raise Unusual
         return content
 
-    def _find_leaves(self, root: int) -> IntArray:
+    def _list_leaves(self, root: int) -> IntArray:
         """Page numbers of the leaves, in row order."""
         level = np.array([root], np.int64)
         for _ in range(MAX_DEPTH):
             first = self._load(level[:1])[0]
             if first == LEAF:
                 return level
-            below = [self._find_children(self._load(level[at : at + 1])) for at in range(len(level))]
+            below = [self._read_children(self._load(level[at : at + 1])) for at in range(len(level))]
             level = np.concatenate(below)
             if len(level) > self._count:
                 break
         raise Unusual
 
-    def _find_children(self, content: bytes) -> IntArray:
+    def _read_children(self, content: bytes) -> IntArray:
         count = int.from_bytes(content[3:5], "big")
         if content[0] != INTERIOR or INTERIOR_HEAD_BYTES + 2 * count > self._size:
             raise Unusual
@@ -136,9 +136,9 @@ class _Cells:
         cell = page + (self._bytes[pointer].astype(np.int64) << 8 | self._bytes[pointer + 1])
         if (cell >= page + size).any():
             raise Unusual
-        self._find_rows(cell, page + size)
+        self._locate_rows(cell, page + size)
 
-    def _find_rows(self, cell: IntArray, page_end: IntArray) -> None:
+    def _locate_rows(self, cell: IntArray, page_end: IntArray) -> None:
         """Finds where every row's header begins and ends, and where the row ends."""
         size, at = self._read_varint(cell)
         open_ended = np.ones(len(at), bool)

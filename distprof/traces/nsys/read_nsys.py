@@ -100,7 +100,7 @@ def _build(
     gpu, calls, ranges, os_calls = (part.find(process) for part in parts)
     gpu, calls, os_calls = _sort(gpu), _sort(calls), _sort(os_calls)
     ranges = _sort_nested(ranges)
-    ranges["domain"] = heads.find_domains(process, ranges["domain"])
+    ranges["domain"] = heads.look_up_domains(process, ranges["domain"])
     names = capture.names if all_names else _shrink_names(capture.names, (gpu, calls, os_calls, ranges))
     return Trace(
         head=heads.describe(process, gpu["device"], notes),

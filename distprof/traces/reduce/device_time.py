@@ -96,7 +96,7 @@ def measure_kinds(work: TracedWork, windows: IntArray, assigned: IntArray) -> Ki
 def measure_queue(work: TracedWork, window: Intervals) -> QueueLength | None:
     """How many activities were launched but not finished, over the window's time. None: no launch is known.
 
-    An activity is launched at the time that `find_launched` gives or, if its call is unknown, when it begins.
+    An activity is launched at the time that `compute_launch_times` gives or, if its call is unknown, when it begins.
     """
     chosen, gpu = work.chosen, work.trace.gpu
     span_ns = measure(window)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.intervals import NONE, Intervals, find_inside, join, subtract, unite
+from distprof.facts.intervals import NONE, Intervals, join, locate_windows, subtract, unite
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, Calls, IntArray, Ranges, Trace
 from distprof.traces.codes import select_names
-from distprof.traces.reduce.kernel_names import classify_collective, find_kind, names_operation
-from distprof.traces.reduce.launches import BEFORE_NS, find_launched, launch_times
+from distprof.traces.reduce.kernel_names import classify_collective, classify_operation, names_operation
+from distprof.traces.reduce.launches import BEFORE_NS, compute_launch_times, launch_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class TracedWork:
     launch_ns: IntArray
     """As `launch_times` gives it."""
     launched_ns: IntArray
-    """As `find_launched` gives it."""
+    """As `compute_launch_times` gives it."""
     compute: Intervals
     """When kernels and graphs ran; a graph with collectives in it is compute."""
     memory: Intervals
@@ -67,8 +67,8 @@ class TracedWork:
             host_windows: Begins and ends on the host, ns, ``[num, 2]``, in order, disjoint.
             device_windows: The same windows on the device's timeline.
         """
-        by_call = find_inside(self.launch_ns, (host_windows[:, 0], host_windows[:, 1]))
-        by_begin = find_inside(self.trace.gpu.begin_ns, (device_windows[:, 0], device_windows[:, 1]))
+        by_call = locate_windows(self.launch_ns, (host_windows[:, 0], host_windows[:, 1]))
+        by_begin = locate_windows(self.trace.gpu.begin_ns, (device_windows[:, 0], device_windows[:, 1]))
         return np.where((self.trace.gpu.call != UNKNOWN) | (self.launch_ns == BEFORE_NS), by_call, by_begin)
 
 
@@ -83,7 +83,7 @@ def examine_device(trace: Trace) -> TracedWork:
     )
     working = join(compute, memory)
     return TracedWork(
-        trace=trace, chosen=chosen, kinds=kinds, launch_ns=launch_times(trace), launched_ns=find_launched(trace),
+        trace=trace, chosen=chosen, kinds=kinds, launch_ns=launch_times(trace), launched_ns=compute_launch_times(trace),
         compute=compute, memory=memory, working=working, collectives=collectives,
         exposed=subtract(collectives, working),
     )  # fmt: skip
@@ -99,13 +99,13 @@ def code_collectives(trace: Trace) -> IntArray:
         codes[name] = -1 if kind is None else KINDS.index(kind)
     found = np.where(kernels, codes[gpu.name], -1)
     other = np.flatnonzero(found == KINDS.index(CollectiveKind.OTHER))
-    operations = find_operations(trace, other)
+    operations = look_up_operations(trace, other)
     for name in np.unique(operations[operations >= 0]).tolist():
-        found[other[operations == name]] = KINDS.index(find_kind(trace.names[name]))
+        found[other[operations == name]] = KINDS.index(classify_operation(trace.names[name]))
     return found
 
 
-def find_operations(trace: Trace, rows: IntArray) -> IntArray:
+def look_up_operations(trace: Trace, rows: IntArray) -> IntArray:
     """The operation names of some activities, as codes of ``Trace.names``, ``[num_rows]``; -1: unknown."""
     gpu = trace.gpu
     found = np.full(len(rows), UNKNOWN) if gpu.collective is None else gpu.collective[rows].copy()
@@ -115,12 +115,12 @@ def find_operations(trace: Trace, rows: IntArray) -> IntArray:
     call = gpu.call[rows[left]]
     thread, launch_ns = trace.calls.thread[call], trace.calls.begin_ns[call]
     for table in (trace.ops, trace.ranges):  # an annotation inside an operator is more specific
-        named = _find_last(trace, table, thread, launch_ns)
+        named = _locate_last(trace, table, thread, launch_ns)
         found[left[named >= 0]] = table.name[named[named >= 0]]
     return found
 
 
-def _find_last(trace: Trace, table: Calls | Ranges, thread: IntArray, time_ns: IntArray) -> IntArray:
+def _locate_last(trace: Trace, table: Calls | Ranges, thread: IntArray, time_ns: IntArray) -> IntArray:
     """The last row of the table that names an operation, began on the thread before each time, and was still open
     then; -1: none. Collectives are not nested in each other."""
     rows = np.flatnonzero(select_names(table.name, trace.names, names_operation))

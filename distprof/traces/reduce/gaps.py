@@ -52,7 +52,7 @@ class Gaps:
         return unite(self.begin_ns[unknown], self.end_ns[unknown])
 
 
-def find_gaps(work: TracedWork, window: Intervals) -> Gaps:
+def compute_gaps(work: TracedWork, window: Intervals) -> Gaps:
     """The gaps between the device's activities, and those between them and the borders of the window.
 
     If several activities begin together, the first launched counts. Activities of zero length do not end a gap.
@@ -62,12 +62,12 @@ def find_gaps(work: TracedWork, window: Intervals) -> Gaps:
         return Gaps(begin_ns=window[0], launched_ns=window[1], end_ns=window[1], row=np.full(len(window[0]), UNKNOWN))
     begin_ns = np.concatenate((np.minimum(window[0][:1], busy[0][:1]), busy[1]))
     end_ns = np.concatenate((busy[0], np.maximum(window[1][-1:], busy[1][-1:])))
-    row = np.append(_find_first(work, busy[0]), UNKNOWN)
+    row = np.append(_match_first_launched(work, busy[0]), UNKNOWN)
     launched_ns = np.append(work.launched_ns, NEVER_NS)[row]
     return Gaps(begin_ns=begin_ns, launched_ns=np.clip(launched_ns, begin_ns, end_ns), end_ns=end_ns, row=row)
 
 
-def _find_first(work: TracedWork, starts_ns: IntArray) -> IntArray:
+def _match_first_launched(work: TracedWork, starts_ns: IntArray) -> IntArray:
     """The activity launched first of those that begin at each start, ``[num_starts]``; -1: no launch is known."""
     gpu = work.trace.gpu
     rows = np.flatnonzero(work.chosen & (gpu.end_ns > gpu.begin_ns) & (gpu.call != UNKNOWN))
@@ -88,7 +88,7 @@ def count_gaps(trace: Trace, gaps: Gaps, window: Intervals) -> LaunchGaps | None
     rows, long_ns = gaps.row[known][long_ns > 0], long_ns[long_ns > 0]
     if not len(rows):
         return None
-    graph = _find_graphs(trace)[rows]
+    graph = _mark_graphs(trace)[rows]
     longest = np.argsort(-long_ns, kind="stable")[:MAX_LONGEST]
     return LaunchGaps(
         count=len(rows), median_ns=float(np.median(long_ns)), p90_ns=int(np.sort(long_ns)[-(-9 * len(rows) // 10) - 1]),
@@ -102,7 +102,7 @@ def count_gaps(trace: Trace, gaps: Gaps, window: Intervals) -> LaunchGaps | None
     )  # fmt: skip
 
 
-def _find_graphs(trace: Trace) -> BoolArray:
+def _mark_graphs(trace: Trace) -> BoolArray:
     """Which activities are CUDA graphs or their nodes, ``[num_activities]``."""
     of_graph = np.append(select_names(trace.calls.name, trace.names, lambda name: _GRAPH_LAUNCH in name), np.False_)
     graphs: BoolArray = of_graph[trace.gpu.call] | (trace.gpu.kind == ActivityKind.GRAPH)
@@ -114,7 +114,7 @@ def _name(trace: Trace, row: int) -> str:
     return trace.names[code] if code != UNKNOWN else ""
 
 
-def find_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
+def estimate_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
     """When what was launched before the trace began may have run, unseen: idle for all that the trace shows.
 
     A stream works in order, so if its first activity began long after it had been launched, though nothing ran that it
@@ -129,7 +129,9 @@ def find_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
         return NONE
     wait_ns = np.where(gaps.row == UNKNOWN, 0, gaps.end_ns - gaps.launched_ns)
     waited = wait_ns > UNSEEN_NS
-    opens = waited & (2 * wait_ns > gaps.end_ns - _find_begin(trace)) & np.isin(gaps.row, _find_openers(trace, rows))
+    opens = (
+        waited & (2 * wait_ns > gaps.end_ns - _earliest_begin(trace)) & np.isin(gaps.row, _first_by_stream(trace, rows))
+    )
     unseen = unite(gaps.launched_ns[opens], gaps.end_ns[opens])
     first_ns = gpu.begin_ns[kernels].min()
     before = work.launch_ns[kernels[gpu.begin_ns[kernels] == first_ns]] == BEFORE_NS
@@ -139,13 +141,13 @@ def find_unobserved(work: TracedWork, gaps: Gaps) -> Intervals:
     return unseen
 
 
-def _find_begin(trace: Trace) -> int:
+def _earliest_begin(trace: Trace) -> int:
     """When the first of all that the trace holds began, ns."""
     tables = (trace.gpu, trace.calls, trace.ops, trace.ranges)
     return min(int(table.begin_ns.min()) for table in tables if len(table.begin_ns))
 
 
-def _find_openers(trace: Trace, rows: IntArray) -> IntArray:
+def _first_by_stream(trace: Trace, rows: IntArray) -> IntArray:
     """The first of some activities on each stream."""
     order = rows[np.lexsort((trace.gpu.begin_ns[rows], trace.gpu.stream[rows]))]
     opening: IntArray = order[np.unique(trace.gpu.stream[order], return_index=True)[1]]

@@ -13,7 +13,7 @@ import numpy as np
 from distprof.facts.trace import UNKNOWN, BoolArray, Calls, CopyKind, IntArray, Trace
 from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.codes import select_names, sum_groups
-from distprof.traces.reduce.ranges import find_measured
+from distprof.traces.reduce.ranges import mark_measured
 
 BLOCKED = " (open while its copy ran)"
 """Added to the name of a call that waited although it need not have."""
@@ -36,11 +36,11 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     """
     calls = trace.calls
     plain = {code: name_call(trace.names[code]) for code in np.unique(calls.name).tolist() if code >= 0}
-    named = _find_named(trace)
-    blocking = _find_blocking(trace) & ~named & (calls.name != UNKNOWN)
+    named = _mark_named(trace)
+    blocking = _mark_blocking(trace) & ~named & (calls.name != UNKNOWN)
     rows = np.flatnonzero(named | blocking)
-    rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_measured(calls.begin_ns[rows], windows)]
+    rows = rows[mark_outermost(calls, rows)]
+    rows = rows[mark_measured(calls.begin_ns[rows], windows)]
     kinds, which = np.unique(2 * calls.name[rows] + blocking[rows], return_inverse=True)
     names = [plain[kind // 2] + BLOCKED * (kind % 2) for kind in kinds.tolist()]
     indexes = {name: index for index, name in enumerate(sorted(set(names)))}
@@ -54,17 +54,17 @@ def total_syncs(trace: Trace, windows: IntArray | None) -> tuple[SyncTotal, ...]
     return tuple(sorted(totals, key=lambda total: (-total.total_ns, total.name)))
 
 
-def find_waiting(trace: Trace) -> BoolArray:
+def mark_waiting(trace: Trace) -> BoolArray:
     """Which calls wait for the device, ``[num_calls]``."""
-    return _find_named(trace) | _find_blocking(trace)
+    return _mark_named(trace) | _mark_blocking(trace)
 
 
-def _find_named(trace: Trace) -> BoolArray:
+def _mark_named(trace: Trace) -> BoolArray:
     """Which calls wait for the device by their names, ``[num_calls]``."""
     return select_names(trace.calls.name, trace.names, lambda name: _WAITS.fullmatch(name_call(name)))
 
 
-def _find_blocking(trace: Trace) -> BoolArray:
+def _mark_blocking(trace: Trace) -> BoolArray:
     """Which calls stayed open while a copy that they requested ran, ``[num_calls]``.
 
     Copies between the device and pageable memory block the host, whatever the call's name: the call is open for at
@@ -87,8 +87,8 @@ def total_calls(trace: Trace, windows: IntArray | None) -> int | None:
     if not len(calls.begin_ns):
         return None
     rows = np.arange(len(calls.begin_ns))
-    rows = rows[find_outermost(calls, rows)]
-    rows = rows[find_measured(calls.begin_ns[rows], windows)]
+    rows = rows[mark_outermost(calls, rows)]
+    rows = rows[mark_measured(calls.begin_ns[rows], windows)]
     return int((calls.end_ns[rows] - calls.begin_ns[rows]).sum())
 
 
@@ -100,7 +100,7 @@ def name_call(name: str) -> str:
     return "_".join(words)
 
 
-def find_outermost(calls: Calls, rows: IntArray) -> BoolArray:
+def mark_outermost(calls: Calls, rows: IntArray) -> BoolArray:
     """Which calls lie in no other of the given calls on the same thread, ``[num_rows]``; calls of zero length do not
     contain others."""
     begin_ns, end_ns = calls.begin_ns[rows], calls.end_ns[rows]

@@ -15,8 +15,8 @@ from distprof.facts.run import PHASE_CODE, Phase
 from distprof.facts.trace import UNKNOWN, BoolArray, Calls, IntArray, Ranges, Trace
 from distprof.facts.trace_summary import HostState
 from distprof.traces.reduce.gaps import Gaps
-from distprof.traces.reduce.host_calls import find_waiting
-from distprof.traces.reduce.nesting import find_closed
+from distprof.traces.reduce.host_calls import mark_waiting
+from distprof.traces.reduce.nesting import mark_closed
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.range_contents import name_ranges
 
@@ -38,9 +38,9 @@ def divide_host_idle(trace: Trace, gaps: Gaps, window: Intervals, usual: NameMap
     known = np.flatnonzero(gaps.row != UNKNOWN)
     if not len(known):
         return {}
-    sources = _find_sources(trace, usual)
+    sources = _map_sources(trace, usual)
     thread = trace.calls.thread[trace.gpu.call[gaps.row[known]]]
-    main, rest = _find_main(trace), []
+    main, rest = _choose_main_thread(trace), []
     totals = dict.fromkeys(HostState, 0)
     threads, counts = np.unique(thread, return_counts=True)
     often = threads[np.argsort(-counts, kind="stable")][:MAX_THREADS]
@@ -70,10 +70,10 @@ def _book(totals: dict[HostState, int], sources: dict[HostState, _Find], thread:
     return left
 
 
-def _find_main(trace: Trace) -> int | None:
+def _choose_main_thread(trace: Trace) -> int | None:
     """The thread with the longest ranges. None: there are none."""
     ranges = trace.ranges
-    closed = find_closed(ranges) & (ranges.thread != UNKNOWN)
+    closed = mark_closed(ranges) & (ranges.thread != UNKNOWN)
     threads, index = np.unique(ranges.thread[closed], return_inverse=True)
     if not len(threads):
         return None
@@ -81,13 +81,13 @@ def _find_main(trace: Trace) -> int | None:
     return int(threads[long_ns.argmax()])
 
 
-def _find_sources(trace: Trace, usual: NameMap) -> dict[HostState, _Find]:
+def _map_sources(trace: Trace, usual: NameMap) -> dict[HostState, _Find]:
     """By state, in the order in which they count: what finds when a thread is in it."""
-    phase = name_ranges(trace).judge(usual.find_phase)
-    closed = find_closed(trace.ranges)
+    phase = name_ranges(trace).judge(usual.match_phase)
+    closed = mark_closed(trace.ranges)
     return {
         HostState.DATA: _by_thread(trace.ranges, closed & (phase == PHASE_CODE[Phase.DATA])),
-        HostState.SYNCHRONIZING: _by_thread(trace.calls, find_waiting(trace)),
+        HostState.SYNCHRONIZING: _by_thread(trace.calls, mark_waiting(trace)),
         HostState.OPTIMIZER: _by_thread(trace.ranges, closed & (phase == PHASE_CODE[Phase.OPTIMIZER])),
         HostState.CALLS: _by_thread(trace.calls, np.ones(len(trace.calls.thread), dtype=bool)),
         HostState.OPERATORS: _by_thread(trace.ops, np.ones(len(trace.ops.thread), dtype=bool)),

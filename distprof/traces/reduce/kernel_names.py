@@ -165,10 +165,10 @@ def classify_collective(name: str) -> CollectiveKind | None:
     multiplies matrices *and* exchanges data is compute; one that only adds up or normalises what arrives is a
     collective.
     """
-    own = _find_own_name(name)
+    own = _parse_own_name(name)
     if _LOCAL.search(own) or not (_LIBRARY.match(own) or _EXCHANGE.search(own)):
         return None
-    kind = find_kind(own)
+    kind = classify_operation(own)
     return CollectiveKind.ALL_TO_ALL if kind is CollectiveKind.OTHER and _ROUTED.search(own) else kind
 
 
@@ -177,7 +177,7 @@ def names_operation(label: str) -> bool:
     return bool(_OPERATION.match(label))
 
 
-def find_kind(operation: str) -> CollectiveKind:
+def classify_operation(operation: str) -> CollectiveKind:
     """The kind of a collective from the name of its operation, such as ``_allgather_base``."""
     plain = re.sub(r"[^a-z0-9]", "", operation[:LONGEST_JUDGED].lower())
     return next((kind for word, kind in _KINDS if word in plain), CollectiveKind.OTHER)
@@ -194,13 +194,13 @@ def classify_kernel(name: str) -> Category:
     """
     if classify_collective(name) is not None:
         return Category.COMMUNICATION
-    subject = _find_subject(name)
+    subject = _choose_subject(name)
     rules = _COMPILED_TRITON if subject.startswith("triton_") else _COMPILED
     return next((category for category, pattern in rules if pattern.search(subject)), Category.OTHER)
 
 
 @lru_cache(maxsize=_CACHED)
-def find_precision(name: str) -> str | None:
+def infer_precision(name: str) -> str | None:
     """The precision in which a matrix product, attention or a convolution multiplies; None: another kernel, or unknown.
 
     The wider one of two operands: "fp64", "fp32" (no tensor cores), "tf32", "bf16", "fp16", "fp8", "fp4", "int8".
@@ -225,7 +225,7 @@ def find_precision(name: str) -> str | None:
         if found := pattern.search(subject):
             return _DATA[found[1]]
     if category is Category.CONVOLUTION:
-        return _find_convolution_precision(subject)
+        return _infer_convolution_precision(subject)
     for pattern, precision in _BY_SHAPE:
         if pattern.search(subject):
             return precision
@@ -235,7 +235,7 @@ def find_precision(name: str) -> str | None:
     return "fp32" if vector and _FLOAT_FIRST.search(subject, vector.end()) else None
 
 
-def _find_convolution_precision(subject: str) -> str | None:
+def _infer_convolution_precision(subject: str) -> str | None:
     """Shapes come last: cuDNN's ``convolve_sgemm`` exists for fp16 data as well."""
     if found := _ANY_TOKEN.search(subject):
         return _DATA[found[1]]
@@ -249,11 +249,11 @@ def is_softmax(name: str) -> bool:
     """Whether a kernel is the softmax of something else than a loss or a choice of experts: mostly of attention that is
     not fused, between its two matrix products."""
     subject = name[:LONGEST_JUDGED].lower()
-    softmax = classify_kernel(name) is Category.REDUCTION and "softmax" in _find_own_name(name)
+    softmax = classify_kernel(name) is Category.REDUCTION and "softmax" in _parse_own_name(name)
     return softmax and not _OTHER_SOFTMAX.search(subject)
 
 
-def find_architecture(name: str) -> tuple[int, int] | None:
+def infer_architecture(name: str) -> tuple[int, int] | None:
     """The compute capability that a kernel was built for, which its device has at least; None: not in the name."""
     plain = name[:LONGEST_JUDGED].lower()
     found = [capability for word, capability in _ARCHITECTURES if word in plain]
@@ -297,14 +297,14 @@ def _read_mangled(name: str) -> tuple[list[str], list[str]]:
     return words, operands
 
 
-def _find_subject(name: str) -> str:
+def _choose_subject(name: str) -> str:
     """The lower-case text by which to judge a kernel: its own name; for a wrapper, the template too."""
-    own = _find_own_name(name)
+    own = _parse_own_name(name)
     return name[:LONGEST_JUDGED].lower() if _WRAPPER.search(own) else own
 
 
 @lru_cache(maxsize=_CACHED)
-def _find_own_name(name: str) -> str:
+def _parse_own_name(name: str) -> str:
     """The function's qualified name in lower case, without return type, template or arguments."""
     plain = _UNNAMED.sub("", name[:LONGEST_JUDGED].lower()).removeprefix("void ")
     if plain.startswith("std::enable_if"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from distprof.facts.trace import ActivityKind, BoolArray, CopyKind, IntArray, Trace
 from distprof.facts.trace_summary import Category, CopyTotal, KernelTotal
-from distprof.traces.reduce.kernel_names import classify_kernel, find_precision
+from distprof.traces.reduce.kernel_names import classify_kernel, infer_precision
 
 SMALL_NS = 10_000
 """Shorter kernels cost more to launch than to run."""
@@ -95,7 +95,7 @@ def _group(keys: IntArray) -> tuple[IntArray, IntArray, IntArray]:
 
 def _judge(name: str, kind: ActivityKind) -> tuple[Category, str | None]:
     if kind == ActivityKind.KERNEL:
-        return classify_kernel(name), find_precision(name)
+        return classify_kernel(name), infer_precision(name)
     return (Category.OTHER if kind == ActivityKind.GRAPH else Category.COPY), None
 
 

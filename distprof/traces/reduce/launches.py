@@ -31,7 +31,7 @@ def launch_times(trace: Trace) -> IntArray:
     if known.all():
         return found
     order = np.lexsort((gpu.begin_ns, gpu.stream, gpu.device))
-    number = np.cumsum(_find_changes(gpu.device[order], gpu.stream[order]))
+    number = np.cumsum(_mark_changes(gpu.device[order], gpu.stream[order]))
     index, is_known = np.arange(len(order)), known[order]
     last = np.maximum.accumulate(np.where(is_known, index, -1))
     following = np.minimum.accumulate(np.where(is_known, index, len(order))[::-1])[::-1]
@@ -45,7 +45,7 @@ def launch_times(trace: Trace) -> IntArray:
     return found
 
 
-def find_launched(trace: Trace) -> IntArray:
+def compute_launch_times(trace: Trace) -> IntArray:
     """The time from which each activity counts as launched, ns, ``[num_activities]``: its call has returned, or the
     first activity of that call has begun. `NEVER_NS`: the call is unknown.
 
@@ -76,7 +76,7 @@ def find_cut_off(trace: Trace) -> int | None:
     return int(calls.begin_ns[lost.argmax()]) if lost.any() else None
 
 
-def _find_changes(*keys: IntArray) -> IntArray:
+def _mark_changes(*keys: IntArray) -> IntArray:
     """1 where any key differs from the previous one, else 0, ``[num]``; 0 for the first."""
     changes = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:

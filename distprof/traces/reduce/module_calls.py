@@ -14,7 +14,7 @@ import numpy as np
 
 from distprof.facts.trace import MODULE_DOMAIN, OWN_MODULE, UNKNOWN, BoolArray, IntArray, Ranges, Trace
 from distprof.traces.codes import select_names
-from distprof.traces.reduce.nesting import Nest, find_holders, nest_ranges
+from distprof.traces.reduce.nesting import Nest, mark_holders, nest_ranges
 from distprof.traces.reduce.range_contents import RangeNames, name_ranges
 
 FORWARD, BACKWARD, RECOMPUTED = range(3)
@@ -45,18 +45,18 @@ class TracedCalls:
     """The modules that are open at a time, from the outermost to the innermost. The first is empty."""
 
 
-def find_module_ranges(trace: Trace) -> tuple[BoolArray, RangeNames]:
+def choose_module_ranges(trace: Trace) -> tuple[BoolArray, RangeNames]:
     """Which ranges are calls of modules, ``[num_ranges]``: distprof's own if there are any, else torch.profiler's."""
     labels = name_ranges(trace)
     found = labels.judge(lambda domain, name: name.startswith(OWN_MODULE)) == 1
     if not found.any():
         found = labels.judge(lambda domain, name: domain == MODULE_DOMAIN) == 1
-    return found & find_holders(trace.ranges), labels
+    return found & mark_holders(trace.ranges), labels
 
 
-def find_module_calls(trace: Trace) -> TracedCalls | None:
+def assign_module_calls(trace: Trace) -> TracedCalls | None:
     """Assigns every operator to a path. None: the trace contains no module."""
-    chosen, names = find_module_ranges(trace)
+    chosen, names = choose_module_ranges(trace)
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return None
@@ -66,13 +66,13 @@ def find_module_calls(trace: Trace) -> TracedCalls | None:
     sequence = _pad(len(rows), trace.ops.sequence, len(trace.ops.name))
     made_on = _pad(len(rows), trace.ops.forward_thread, len(trace.ops.name))
     nodes = np.flatnonzero((sequence >= 0) & (made_on > 0))
-    frames = _find_frames(trace, items, len(rows))
+    frames = _mark_frames(trace, items, len(rows))
     roots = frames.copy()
     roots[nodes] = True
     maker = np.full(len(items.name), OUTSIDE)
     path, _ = walk.run(roots, maker)
     makers = np.flatnonzero((sequence >= 0) & ~roots)
-    maker[nodes] = _find_makers(items.thread, sequence, makers, nodes, made_on[nodes], path)
+    maker[nodes] = _match_makers(items.thread, sequence, makers, nodes, made_on[nodes], path)
     around = walk.nest.parent[nodes]
     framed = (around >= 0) & frames[around]
     maker[around[framed]] = maker[nodes[framed]]
@@ -141,14 +141,14 @@ def _pad(num_calls: int, values: IntArray | None, num_ops: int) -> IntArray:
     return np.concatenate([np.full(num_calls, UNKNOWN), np.full(num_ops, UNKNOWN) if values is None else values])
 
 
-def _find_frames(trace: Trace, items: Ranges, num_calls: int) -> BoolArray:
+def _mark_frames(trace: Trace, items: Ranges, num_calls: int) -> BoolArray:
     """torch's ranges around autograd nodes, ``[num_items]``."""
     frames = select_names(items.name, trace.names, lambda name: name.startswith(NODE_FRAME))
     frames[:num_calls] = False
     return frames
 
 
-def _find_makers(
+def _match_makers(
     thread: IntArray, sequence: IntArray, makers: IntArray, nodes: IntArray, made_on: IntArray, path: IntArray
 ) -> IntArray:
     """The path of the operator that made each node, ``[num_nodes]``: the last one of its thread that began before a

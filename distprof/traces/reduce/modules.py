@@ -18,9 +18,9 @@ from distprof.facts.trace import OWN_MODULE, UNKNOWN, BoolArray, IntArray, Trace
 from distprof.facts.trace_summary import ModuleTotal, StageNs
 from distprof.traces.codes import keep_rows, select_names
 from distprof.traces.reduce.device_work import TracedWork
-from distprof.traces.reduce.module_calls import FORWARD, OUTSIDE, TracedCalls, find_module_calls
-from distprof.traces.reduce.nesting import find_innermost
-from distprof.traces.reduce.ranges import Window, find_measured
+from distprof.traces.reduce.module_calls import FORWARD, OUTSIDE, TracedCalls, assign_module_calls
+from distprof.traces.reduce.nesting import locate_innermost
+from distprof.traces.reduce.ranges import Window, mark_measured
 
 MAX_MODULES = 2_000
 """Modules to keep per trace."""
@@ -45,11 +45,11 @@ def total_modules(work: TracedWork, window: Window, counted: BoolArray | None) -
         The modules, each before its submodules; the first is everything. Empty: the trace contains no module.
     """
     trace = work.trace
-    calls = find_module_calls(trace)
+    calls = assign_module_calls(trace)
     if calls is None:
         return (), 0
     tree = plant_tree(calls)
-    measured = find_measured(calls.items.begin_ns, window)
+    measured = mark_measured(calls.items.begin_ns, window)
     host = _add_up_host(calls, tree, measured) if len(trace.ops.begin_ns) else None
     device = _add_up_device(work, calls, tree, counted)
     forward = measured[: len(calls.row)] & (calls.stage[: len(calls.row)] == FORWARD)
@@ -107,7 +107,7 @@ def _add_up_device(work: TracedWork, calls: TracedCalls, tree: ModuleTree, count
     known = call != UNKNOWN
     item = np.full(len(rows), UNKNOWN)
     at = call[known]
-    item[known] = find_innermost(calls.items, calls.nest, trace.calls.thread[at], trace.calls.begin_ns[at])
+    item[known] = locate_innermost(calls.items, calls.nest, trace.calls.thread[at], trace.calls.begin_ns[at])
     path = np.where(item >= 0, calls.path[item], OUTSIDE)
     stage = np.where(item >= 0, calls.stage[item], FORWARD)
     return _add_up(calls, tree, path, stage, np.maximum(gpu.end_ns[rows] - gpu.begin_ns[rows], 0))
@@ -120,11 +120,11 @@ def _add_up(calls: TracedCalls, tree: ModuleTree, path: IntArray, stage: IntArra
     own, total = np.zeros((2, len(tree.names), STAGES), np.int64)
     for number, modules in enumerate(calls.paths):
         own[modules[-1] + 1 if modules else 0] += by_path[number]
-        total[list(_find_holders(tree, modules))] += by_path[number]
+        total[list(_list_holders(tree, modules))] += by_path[number]
     return _Sums(own=own, total=total)
 
 
-def _find_holders(tree: ModuleTree, modules: Sequence[int]) -> Iterable[int]:
+def _list_holders(tree: ModuleTree, modules: Sequence[int]) -> Iterable[int]:
     """The rows that a path counts for: its modules, and what holds the outermost, which may not be open itself."""
     rows = {0, *(module + 1 for module in modules)}
     return rows | ({*tree.list_ancestors(modules[0] + 1)} if modules else set())
@@ -150,7 +150,7 @@ class ModuleTree:
 
 def plant_tree(calls: TracedCalls) -> ModuleTree:
     """The tree of the modules of a trace."""
-    first = _find_first(calls)
+    first = _locate_first_calls(calls)
     parsed = [_parse(label) for label in calls.labels]
     own = calls.labels[0].startswith(OWN_MODULE)
     inside = _hold_by_name([name for name, _ in parsed]) if own else _hold_by_nesting(calls, first)
@@ -168,7 +168,7 @@ def plant_tree(calls: TracedCalls) -> ModuleTree:
     )  # fmt: skip
 
 
-def _find_first(calls: TracedCalls) -> IntArray:
+def _locate_first_calls(calls: TracedCalls) -> IntArray:
     """The place of each module's first call among all calls, ``[num_modules]``."""
     first = np.full(len(calls.labels), len(calls.row))
     order = np.lexsort((calls.nest.depth[: len(calls.row)], calls.items.begin_ns[: len(calls.row)]))

@@ -30,15 +30,15 @@ class Nest:
     """Time from its begin to ``until_ns``, without the ranges directly nested in it."""
 
 
-def find_closed(ranges: Ranges) -> BoolArray:
+def mark_closed(ranges: Ranges) -> BoolArray:
     """Ranges that were closed after they were opened, ``[num_ranges]``."""
     closed: BoolArray = (ranges.end_ns != UNKNOWN) & (ranges.end_ns >= ranges.begin_ns)
     return closed
 
 
-def find_holders(ranges: Ranges) -> BoolArray:
+def mark_holders(ranges: Ranges) -> BoolArray:
     """Ranges that can contain calls: closed on the thread that opened them, ``[num_ranges]``."""
-    holders: BoolArray = find_closed(ranges) & (ranges.thread != UNKNOWN)
+    holders: BoolArray = mark_closed(ranges) & (ranges.thread != UNKNOWN)
     if ranges.end_thread is not None:
         holders &= ranges.end_thread == UNKNOWN
     return holders
@@ -46,7 +46,7 @@ def find_holders(ranges: Ranges) -> BoolArray:
 
 def nest_ranges(ranges: Ranges) -> Nest:
     """Nests the ranges in one pass per thread, so that neither depth nor crossing ranges cost more."""
-    stacked = find_holders(ranges) & (ranges.style == RangeStyle.PUSH_POP)
+    stacked = mark_holders(ranges) & (ranges.style == RangeStyle.PUSH_POP)
     rows = np.flatnonzero(stacked)
     rows = rows[np.lexsort((-ranges.end_ns[rows], ranges.begin_ns[rows], ranges.thread[rows]))]
     columns = (ranges.thread[rows].tolist(), ranges.begin_ns[rows].tolist(), ranges.end_ns[rows].tolist())
@@ -82,7 +82,7 @@ def _stack(threads: list[int], begins: list[int], ends: list[int]) -> tuple[list
     return parents, depths, untils
 
 
-def find_innermost(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray) -> IntArray:
+def locate_innermost(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray) -> IntArray:
     """The row of the thread's innermost range at each time, ``[num]``; -1: no range is open."""
     rows = np.flatnonzero(nest.stacked & (nest.until_ns > ranges.begin_ns))
     state = np.concatenate([nest.parent[rows], rows, np.full(len(at_ns), UNKNOWN)])
@@ -136,7 +136,7 @@ def count_before(spots: Spots, thread: IntArray, at_ns: IntArray, *, included: b
     return counts[:asks]
 
 
-def find_main_thread(ranges: Ranges, nest: Nest) -> int | None:
+def choose_longest_thread(ranges: Ranges, nest: Nest) -> int | None:
     """The thread whose stack is open longest, if no other's is open half as long; None: it cannot be decided.
 
     PyTorch runs backward on other threads, while the main thread's ranges wait for what they launch.

@@ -36,7 +36,7 @@ class NameMap:
     step: str | None = None
     """A glob of the ranges that are steps. None: use the usual names."""
 
-    def find_phase(self, domain: str, name: str) -> int:
+    def match_phase(self, domain: str, name: str) -> int:
         """The code of the phase that a range represents; -1: none."""
         for phase, pattern in self.phases:
             if fnmatchcase(name, pattern):
@@ -47,7 +47,7 @@ class NameMap:
         plain = _simplify(name)
         return next((PHASE_CODE[phase] for phase, pattern in _PATTERNS.items() if pattern.fullmatch(plain)), -1)
 
-    def find_step(self, domain: str, name: str) -> int:
+    def match_step(self, domain: str, name: str) -> int:
         """The number in the name of a step's range, -1 if it has none; `NO_STEP`: the range is not a step."""
         if self.step is not None:
             digits = re.findall(r"\d+", name)

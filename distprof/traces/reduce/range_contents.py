@@ -17,8 +17,8 @@ from distprof.traces.reduce.nesting import (
     Nest,
     Spots,
     count_before,
-    find_holders,
-    find_innermost,
+    locate_innermost,
+    mark_holders,
     sort_spots,
 )
 
@@ -103,7 +103,7 @@ def slice_ranges(ranges: Ranges, spots: Spots, wanted: BoolArray, owner: IntArra
         owner: What a range's slice counts for, ``[num_ranges]``. Slices are merged by owner, in order of owners: what
             lies in two nested ranges of one owner counts once.
     """
-    rows = np.flatnonzero(wanted & find_holders(ranges))
+    rows = np.flatnonzero(wanted & mark_holders(ranges))
     thread = ranges.thread[rows]
     low, high = count_before(spots, thread, ranges.begin_ns[rows]), count_before(spots, thread, ranges.end_ns[rows])
     full = high > low
@@ -153,12 +153,12 @@ def expand_in_parts(slices: Slices) -> Iterator[tuple[IntArray, IntArray]]:
         first = last
 
 
-def find_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:
+def locate_owners(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArray, main_thread: int | None) -> IntArray:
     """The innermost range around each call on its thread, else on the main thread, ``[num]``; -1: none."""
-    found = find_innermost(ranges, nest, thread, at_ns)
+    found = locate_innermost(ranges, nest, thread, at_ns)
     if main_thread is None:
         return found
     lost = (found == UNKNOWN) & (thread != UNKNOWN) & (thread != main_thread)
     if lost.any():
-        found[lost] = find_innermost(ranges, nest, np.full(int(lost.sum()), main_thread), at_ns[lost])
+        found[lost] = locate_innermost(ranges, nest, np.full(int(lost.sum()), main_thread), at_ns[lost])
     return found

@@ -3,8 +3,8 @@
 GPU time of a name is the union of the intervals of all activities that were launched in any of its instances: what runs
 in parallel counts once. A launch is in a range if the call that made it (for a graph's kernels, the call that launched
 the graph) began while the range was open on its thread. The main thread's open ranges also contain what other threads
-launch (`nesting.find_main_thread`), because PyTorch's backward launches from other threads. An activity without a known
-call belongs to no range. For start/end ranges see `nesting`: their exclusive times equal the inclusive ones.
+launch (`nesting.choose_longest_thread`), because PyTorch's backward launches from other threads. An activity without a
+known call belongs to no range. For start/end ranges see `nesting`: their exclusive times equal the inclusive ones.
 
 Names that contain an instance number are folded: ``ProfilerStep#7``, ``#8``, ... become one name. Only what
 distinguishes instances is folded: counters of steps and the like, ids, addresses, hashes. Numbers that distinguish the
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.intervals import find_inside, measure, unite
+from distprof.facts.intervals import locate_windows, measure, unite
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.codes import drop_repeats, sum_groups
 from distprof.traces.reduce.device_work import TracedWork
-from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_holders, find_main_thread, nest_ranges
+from distprof.traces.reduce.nesting import Nest, Spots, choose_longest_thread, mark_closed, mark_holders, nest_ranges
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
     expand_slices,
-    find_owners,
+    locate_owners,
     name_ranges,
     slice_ranges,
     spot_launches,
@@ -75,10 +75,10 @@ def total_ranges(
     """
     trace = work.trace
     ranges, names, nest = trace.ranges, fold_names(name_ranges(trace)), nest_ranges(trace.ranges)
-    closed = find_closed(ranges)
-    measured = closed & find_measured(ranges.begin_ns, window)
-    early = closed & ~measured & find_early(ranges.begin_ns, window)
-    host_ns, own_ns = ranges.end_ns - ranges.begin_ns, find_exclusive(ranges, nest)
+    closed = mark_closed(ranges)
+    measured = closed & mark_measured(ranges.begin_ns, window)
+    early = closed & ~measured & mark_early(ranges.begin_ns, window)
+    host_ns, own_ns = ranges.end_ns - ranges.begin_ns, compute_exclusive(ranges, nest)
     count, open_count, warm_count, outside_count = (
         _count(names, rows) for rows in (measured, ~closed, early, closed & ~measured & ~early)
     )
@@ -87,7 +87,7 @@ def total_ranges(
         for rows, values in ((measured, host_ns), (measured, own_ns), (early, host_ns))
     )
     order = sorted(range(len(names.labels)), key=lambda code: (-host[code], -warm[code], names.labels[code]))
-    device = _find_device(work, names, nest, measured, other_threads=other_threads)
+    device = _attribute_device(work, names, nest, measured, other_threads=other_threads)
     totals = []
     for code in order[:MAX_RANGES]:
         domain, name = names.labels[code]
@@ -98,7 +98,7 @@ def total_ranges(
                 gpu_ns=gpu_ns, gpu_communication_ns=communication_ns, gpu_exclusive_ns=exclusive_ns,
                 activities=activities, open_count=open_count[code], warmup_count=warm_count[code],
                 warmup_host_ns=warm[code], outside_count=outside_count[code],
-                loads=usual.find_phase(domain, name) == PHASE_CODE[Phase.DATA],
+                loads=usual.match_phase(domain, name) == PHASE_CODE[Phase.DATA],
             )
         )  # fmt: skip
     return tuple(totals)
@@ -118,22 +118,22 @@ def fold_names(names: RangeNames) -> RangeNames:
     return RangeNames(labels=tuple(found), code=np.array(codes, dtype=np.int64)[names.code])
 
 
-def find_measured(begin_ns: IntArray, window: Window) -> BoolArray:
+def mark_measured(begin_ns: IntArray, window: Window) -> BoolArray:
     """Which begins lie in the window, ``[num]``: at or after a step's begin, before its end."""
     if window is None:
         return np.ones(len(begin_ns), dtype=bool)
     pairs = np.asarray(window, dtype=np.int64).reshape(-1, 2)
-    return find_inside(begin_ns, unite(pairs[:, 0], pairs[:, 1])) >= 0
+    return locate_windows(begin_ns, unite(pairs[:, 0], pairs[:, 1])) >= 0
 
 
-def find_early(begin_ns: IntArray, window: Window) -> BoolArray:
+def mark_early(begin_ns: IntArray, window: Window) -> BoolArray:
     """Which begins lie before the first measured step, ``[num]``; all if none is measured."""
     pairs = np.zeros((0, 2), np.int64) if window is None else np.asarray(window, dtype=np.int64).reshape(-1, 2)
     early: BoolArray = begin_ns < (pairs[:, 0].min() if len(pairs) else np.iinfo(np.int64).max)
     return early
 
 
-def find_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
+def compute_exclusive(ranges: Ranges, nest: Nest) -> IntArray:
     """How long each range was open without the ranges nested in it, ns, ``[num_ranges]``; 0 for unclosed ranges."""
     return np.where(nest.stacked, nest.exclusive_ns, ranges.end_ns - ranges.begin_ns)
 
@@ -178,21 +178,21 @@ class _Device:
         return measure(unite(self.trace.gpu.begin_ns[rows], self.trace.gpu.end_ns[rows]))
 
 
-def _find_device(
+def _attribute_device(
     work: TracedWork, names: RangeNames, nest: Nest, measured: BoolArray, *, other_threads: bool
 ) -> _Device:
     trace, ranges = work.trace, work.trace.ranges
-    main_thread = find_main_thread(trace.ranges, nest) if other_threads else None
+    main_thread = choose_longest_thread(trace.ranges, nest) if other_threads else None
     spots = spot_launches(trace, main_thread)
     rows = np.flatnonzero(trace.gpu.call != UNKNOWN)
     call = trace.gpu.call[rows]
-    inner = find_owners(ranges, nest, trace.calls.thread[call], trace.calls.begin_ns[call], main_thread)
+    inner = locate_owners(ranges, nest, trace.calls.thread[call], trace.calls.begin_ns[call], main_thread)
     owned = inner != UNKNOWN
     owned[owned] = measured[inner[owned]]
     code = names.code[inner[owned]]
     order = np.argsort(code, kind="stable")
     marks = np.searchsorted(code, np.arange(len(names.labels) + 1), sorter=order)
-    holders = find_holders(ranges)
+    holders = mark_holders(ranges)
     unable = set(names.code[measured & ~holders].tolist()) - set(names.code[measured & holders].tolist())
     return _Device(
         trace=trace, spots=spots, slices=slice_ranges(ranges, spots, measured, names.code),

@@ -48,14 +48,14 @@ class Steps:
         return replace(self, **kept)
 
 
-def find_steps(trace: Trace, names: NameMap) -> Steps:
+def detect_steps(trace: Trace, names: NameMap) -> Steps:
     """Finds the ranges that are steps: distprof's own if there are any, else the profiler's, else by usual names.
 
     Steps come from the one thread that has most of them. Steps inside others, or of zero length, are left out. If
     the numbers are missing, repeated or too large for float64, the steps are counted from 0.
     """
     ranges, labels = trace.ranges, name_ranges(trace)
-    picked = labels.judge(names.find_step)
+    picked = labels.judge(names.match_step)
     closed = (ranges.end_ns != UNKNOWN) & (ranges.end_ns > ranges.begin_ns)
     rows = _prefer(labels, np.flatnonzero((picked != NO_STEP) & closed))
     if not len(rows):
@@ -72,7 +72,7 @@ def find_steps(trace: Trace, names: NameMap) -> Steps:
     if not ((number >= 0) & (number < MAX_NUMBER)).all() or len(np.unique(number)) < len(number):
         number = np.arange(len(rows))
     begin_ns, end_ns = ranges.begin_ns[rows], ranges.end_ns[rows]
-    warmup = _find_warmup(ranges, labels, begin_ns, end_ns)
+    warmup = _mark_warmup(ranges, labels, begin_ns, end_ns)
     return Steps(
         number=number, begin_ns=begin_ns, end_ns=end_ns, warmup=warmup, thread=thread, num_left_out=num_left_out
     )  # fmt: skip
@@ -93,7 +93,7 @@ def _prefer(labels: RangeNames, rows: IntArray) -> IntArray:
     return rows
 
 
-def _find_warmup(ranges: Ranges, labels: RangeNames, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
+def _mark_warmup(ranges: Ranges, labels: RangeNames, begin_ns: IntArray, end_ns: IntArray) -> BoolArray:
     """Steps inside a range called warm-up; with distprof's range over the measured steps, those outside it."""
     over = np.flatnonzero((labels.judge(lambda _, name: is_warmup(name)) == 1) & (ranges.end_ns != UNKNOWN))
     warm: BoolArray = _reach(ranges.begin_ns[over], ranges.end_ns[over], begin_ns) >= end_ns
@@ -146,7 +146,7 @@ def partition_steps(trace: Trace, steps: Steps, names: NameMap) -> StepSegments:
     """
     ranges = trace.ranges
     labels = name_ranges(trace)
-    code = labels.judge(names.find_phase)
+    code = labels.judge(names.match_phase)
     marks = (ranges.style == RangeStyle.START_END) & (labels.judge(is_own) == 1)
     here = (ranges.thread == steps.thread) | marks
     rows = np.flatnonzero((code >= 0) & here & (ranges.end_ns != UNKNOWN))

@@ -12,11 +12,11 @@ from distprof.facts.trace import IntArray, Trace, TraceHead
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.collective_records import RankCollectives
 from distprof.storage.record_lines import MAX_SEGMENTS
-from distprof.traces.one_job import Claim, find_device_type, read_claim
+from distprof.traces.one_job import Claim, infer_device_type, read_claim
 from distprof.traces.reduce.collectives import list_collectives
 from distprof.traces.reduce.device_time import measure_device, measure_queue
 from distprof.traces.reduce.device_work import TracedWork, describe_left_out, describe_other_devices, examine_device
-from distprof.traces.reduce.gaps import Gaps, count_gaps, find_gaps, find_unobserved
+from distprof.traces.reduce.gaps import Gaps, compute_gaps, count_gaps, estimate_unobserved
 from distprof.traces.reduce.host_calls import total_calls, total_syncs
 from distprof.traces.reduce.host_states import divide_host_idle
 from distprof.traces.reduce.kernels import total_copies, total_kernels
@@ -24,8 +24,8 @@ from distprof.traces.reduce.launches import find_cut_off
 from distprof.traces.reduce.modules import drop_module_ranges, total_modules
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.ranges import total_ranges
-from distprof.traces.reduce.steps import MAX_PHASE_RANGES, Steps, StepSegments, find_steps, partition_steps
-from distprof.traces.reduce.traced_step_row import device_windows, fill_rows, find_device_clock
+from distprof.traces.reduce.steps import MAX_PHASE_RANGES, Steps, StepSegments, detect_steps, partition_steps
+from distprof.traces.reduce.traced_step_row import derive_device_clock, device_windows, fill_rows
 
 MAX_TIMELINES = 50
 """Steps of a rank whose segments are kept for the timeline."""
@@ -59,14 +59,14 @@ class TracedRank:
 
 def trace_rank(trace: Trace, names: NameMap) -> TracedRank:
     """Reduces a trace. The activity's window is the measured steps or, without steps, the whole trace."""
-    steps, work = find_steps(trace, names), examine_device(trace)
+    steps, work = detect_steps(trace, names), examine_device(trace)
     notes: list[str] = []
     if len(steps.number):
         return _trace_steps(work, steps, names, notes)
     notes.append("no range is a step: device time and kernels cover the whole trace (--step PATTERN names steps)")
     activity = reduce_trace(work, rank=-1, num_steps=0, host_windows=None, device_windows=None, usual=names)
     return TracedRank(
-        claim=read_claim(trace), device_type=find_device_type(trace), origin_ns=0, rows=np.empty((0, ROW_WIDTH)),
+        claim=read_claim(trace), device_type=infer_device_type(trace), origin_ns=0, rows=np.empty((0, ROW_WIDTH)),
         segments={}, collectives=(), activity=activity, notes=(*activity.head.notes, *notes),
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ def _trace_steps(work: TracedWork, steps: Steps, names: NameMap, notes: list[str
     if steps.num_left_out:
         notes.append(f"the steps after the first {len(steps.number):,} are not read")
     steps = _leave_out_cut(trace, steps, notes)
-    segments, clock = partition_steps(trace, steps, names), find_device_clock(work)
+    segments, clock = partition_steps(trace, steps, names), derive_device_clock(work)
     origin_ns = int(steps.begin_ns[0])
     if not segments.named:
         notes.append("no range represents a phase: phases are n/a (--phase PHASE=PATTERN names them)")
@@ -93,7 +93,7 @@ def _trace_steps(work: TracedWork, steps: Steps, names: NameMap, notes: list[str
         usual=names,
     )  # fmt: skip
     return TracedRank(
-        claim=read_claim(trace), device_type=find_device_type(trace), origin_ns=origin_ns,
+        claim=read_claim(trace), device_type=infer_device_type(trace), origin_ns=origin_ns,
         rows=fill_rows(work, steps, segments, clock, origin_ns=origin_ns),
         segments=_keep_timelines(steps, segments, origin_ns) if segments.named else {},
         collectives=list_collectives(work, steps, segments, origin_ns=origin_ns), activity=activity,
@@ -177,8 +177,8 @@ def reduce_trace(
 
 def _leave_out_unobserved(work: TracedWork, window: Intervals, notes: list[str]) -> tuple[Intervals, Gaps, int]:
     """The window without the time in which the device may have worked unseen; its gaps; and how much that time is."""
-    gaps = find_gaps(work, window)
-    unseen = intersect(find_unobserved(work, gaps), window)
+    gaps = compute_gaps(work, window)
+    unseen = intersect(estimate_unobserved(work, gaps), window)
     if not (unseen_ns := measure(unseen)):
         return window, gaps, 0
     notes.append(
@@ -186,4 +186,4 @@ def _leave_out_unobserved(work: TracedWork, window: Intervals, notes: list[str])
         "unknown, and counts in no share of the device's time"
     )
     window = subtract(window, unseen)
-    return window, find_gaps(work, window), unseen_ns
+    return window, compute_gaps(work, window), unseen_ns

@@ -42,7 +42,7 @@ class TracedDeviceClock:
         return np.where(index > 0, np.maximum(times_ns, self.reached_ns[np.maximum(index - 1, 0)]), times_ns)
 
 
-def find_device_clock(work: TracedWork) -> TracedDeviceClock | None:
+def derive_device_clock(work: TracedWork) -> TracedDeviceClock | None:
     """The clock of the stream that computes longest; None: no launch on it is known."""
     gpu = work.trace.gpu
     compute = work.chosen & (work.kinds < 0)

@@ -17,18 +17,18 @@ import numpy as np
 
 from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
 from distprof.traces.codes import drop_repeats, factorize
-from distprof.traces.reduce.nesting import Nest, Spots, find_closed, find_main_thread, nest_ranges
+from distprof.traces.reduce.nesting import Nest, Spots, choose_longest_thread, mark_closed, nest_ranges
 from distprof.traces.reduce.range_contents import (
     RangeNames,
     Slices,
     expand_in_parts,
-    find_owners,
+    locate_owners,
     name_ranges,
     slice_ranges,
     spot_calls,
     spot_launches,
 )
-from distprof.traces.reduce.ranges import Window, find_exclusive, find_measured
+from distprof.traces.reduce.ranges import Window, compute_exclusive, mark_measured
 from distprof.traces.tables.groups import round_quotient, summarize_groups
 from distprof.traces.tables.range_tables import sum_gpu_projection, sum_range_kernels
 from distprof.traces.tables.six_tables import Cells, Table
@@ -106,11 +106,11 @@ def project(
 
 def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool, other_threads: bool) -> None:
     ranges, names, nest = trace.ranges, name_ranges(trace), nest_ranges(trace.ranges)
-    closed = find_closed(ranges)
-    measured = closed & find_measured(ranges.begin_ns, window)
+    closed = mark_closed(ranges)
+    measured = closed & mark_measured(ranges.begin_ns, window)
     labels = [(domain or DEFAULT_DOMAIN, name) for domain, name in names.labels]
-    main_thread = find_main_thread(trace.ranges, nest) if other_threads else None
-    open_ns = find_exclusive(ranges, nest) if exclusive else ranges.end_ns - ranges.begin_ns
+    main_thread = choose_longest_thread(trace.ranges, nest) if other_threads else None
+    open_ns = compute_exclusive(ranges, nest) if exclusive else ranges.end_ns - ranges.begin_ns
     rows = np.flatnonzero(measured)
     own_names = [name for _, name in labels]
     _add(blocks, labels, RANGE, own_names, names.code[rows], names.code[rows], open_ns[rows])
@@ -129,7 +129,7 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
     for owner, row in contents.pair(spot_calls(calls, main_thread), calls.thread, calls.begin_ns):
         _add(blocks, labels, CALLS, shown, owner, calls.name[row], called_ns[row])
     lost = gpu.call == UNKNOWN
-    outside = ~lost & ~contents.find_any(launches, len(lost)) & find_measured(call[0], window)
+    outside = ~lost & ~contents.mark_covered(launches, len(lost)) & mark_measured(call[0], window)
     for label, chosen in (((NO_DOMAIN, OUTSIDE), outside), ((NO_DOMAIN, LOST), lost)):
         row = np.flatnonzero(chosen)
         _add(blocks, [label], DEVICE, trace.names, np.zeros_like(row), gpu.name[row], long_ns[row])
@@ -158,7 +158,7 @@ class _Contents:
         wanted, inner = self.measured, np.full(len(thread), UNKNOWN)
         if self.exclusive:
             wanted = wanted & (ranges.style == RangeStyle.START_END)
-            row = find_owners(ranges, self.nest, thread, at_ns, self.main_thread)
+            row = locate_owners(ranges, self.nest, thread, at_ns, self.main_thread)
             inner = np.where(np.append(self.measured, False)[row], np.append(self.names.code, UNKNOWN)[row], UNKNOWN)
             owned = np.flatnonzero(inner != UNKNOWN)
             yield inner[owned], owned
@@ -170,7 +170,7 @@ class _Contents:
             fresh = inner[row] != owner
             yield owner[fresh], row[fresh]
 
-    def find_any(self, spots: Spots, num_rows: int) -> BoolArray:
+    def mark_covered(self, spots: Spots, num_rows: int) -> BoolArray:
         """Which rows lie in some closed range, measured or not, ``[num_rows]``."""
         everything = np.ones(len(self.names.code), dtype=bool)
         slices = slice_ranges(self.trace.ranges, spots, everything, np.zeros_like(self.names.code))

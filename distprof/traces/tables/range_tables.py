@@ -23,7 +23,7 @@ from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Tra
 from distprof.traces.codes import drop_repeats, factorize, sum_groups
 from distprof.traces.reduce.nesting import count_before, sort_spots
 from distprof.traces.reduce.range_contents import Slices, expand_in_parts
-from distprof.traces.reduce.ranges import Window, find_measured
+from distprof.traces.reduce.ranges import Window, mark_measured
 from distprof.traces.tables.groups import round_quotient, summarize_groups
 from distprof.traces.tables.six_tables import STYLES, Cells, Table
 
@@ -55,10 +55,10 @@ def sum_gpu_projection(traces: Sequence[Trace], *, windows: Sequence[Window] | N
     """
     labels: dict[Label, int] = {}
     columns: list[list[IntArray]] = []
-    for trace, last_ns, window in zip(traces, find_last(traces), windows or [None] * len(traces), strict=True):
+    for trace, last_ns, window in zip(traces, compute_last_times(traces), windows or [None] * len(traces), strict=True):
         instances = list_instances(trace, last_ns, window)
         at, projected_ns, ops = _project(trace, instances)
-        parent, level = find_parents(instances)
+        parent, level = locate_parents(instances)
         above = parent[at]
         children = np.bincount(above[above != UNKNOWN], minlength=len(parent))[at]
         named = instances.measured[at] & np.array([instances.label[row] is not None for row in at.tolist()], dtype=bool)
@@ -94,7 +94,7 @@ def sum_range_kernels(traces: Sequence[Trace], *, windows: Sequence[Window] | No
     keys: dict[Cells, int] = {}
     columns: list[list[IntArray]] = []
     offsets = [0, 0]
-    for trace, last_ns, window in zip(traces, find_last(traces), windows or [None] * len(traces), strict=True):
+    for trace, last_ns, window in zip(traces, compute_last_times(traces), windows or [None] * len(traces), strict=True):
         instances = list_instances(trace, last_ns, window)
         kernels = np.flatnonzero(trace.gpu.kind == ActivityKind.KERNEL)
         instance, kernel = _pair_kernels(trace, instances, kernels)
@@ -165,7 +165,7 @@ def _keep_measured(
     call = trace.gpu.call[kernel]
     begin_ns = np.where(call == UNKNOWN, trace.gpu.begin_ns[kernel], np.append(trace.calls.begin_ns, UNKNOWN)[call])
     ranged = np.append(instances.measured, False)[instance]
-    return np.where(instance == UNKNOWN, find_measured(begin_ns, window), ranged)
+    return np.where(instance == UNKNOWN, mark_measured(begin_ns, window), ranged)
 
 
 def _code_pairs(
@@ -218,7 +218,7 @@ class Instances:
     """Whether it begins in the window."""
 
 
-def find_last(traces: Sequence[Trace]) -> list[int]:
+def compute_last_times(traces: Sequence[Trace]) -> list[int]:
     """For each trace, the last begin or end of a range in its file."""
     last: dict[str, int] = {}
     for trace in traces:
@@ -243,7 +243,7 @@ def list_instances(trace: Trace, last_ns: int, window: Window) -> Instances:
         label.append(known[key])
     return Instances(
         label=label, begin_ns=ranges.begin_ns[rows], end_ns=end_ns[rows], thread=ranges.thread[rows],
-        measured=find_measured(ranges.begin_ns[rows], window),
+        measured=mark_measured(ranges.begin_ns[rows], window),
     )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def hold_calls(
         yield owner[whole], row[whole]
 
 
-def find_parents(instances: Instances) -> tuple[IntArray, IntArray]:
+def locate_parents(instances: Instances) -> tuple[IntArray, IntArray]:
     """The parent of each instance, -1: none, and the number of ranges above it."""
     order = np.lexsort((-instances.end_ns, instances.begin_ns, instances.thread))
     thread, begin_ns, end_ns = (column[order] for column in (instances.thread, instances.begin_ns, instances.end_ns))

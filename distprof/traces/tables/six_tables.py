@@ -18,7 +18,7 @@ import numpy as np
 
 from distprof.facts.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
 from distprof.traces.codes import factorize, keep_rows
-from distprof.traces.reduce.ranges import Window, find_measured
+from distprof.traces.reduce.ranges import Window, mark_measured
 from distprof.traces.tables.groups import Groups, round_quotient, summarize_groups
 
 STYLES: Mapping[int, str] = {RangeStyle.PUSH_POP: "PushPop", RangeStyle.START_END: "StartEnd"}
@@ -96,7 +96,7 @@ def make_table(name: str, traces: Sequence[Trace], *, windows: Sequence[Window] 
 def _keep(part: _Part, window: Window) -> _Part:
     if window is None:
         return part
-    inside = find_measured(part.begin_ns, window)
+    inside = mark_measured(part.begin_ns, window)
     return replace(part, begin_ns=part.begin_ns[inside], code=part.code[inside], value=part.value[inside])
 
 
@@ -120,7 +120,7 @@ def _join(parts: Sequence[_Part]) -> tuple[list[_Label], IntArray, IntArray]:
     return labels, np.concatenate(groups), np.concatenate([nothing, *(part.value for part in parts)])
 
 
-def _find_name(trace: Trace, code: int) -> str | None:
+def _look_up_name(trace: Trace, code: int) -> str | None:
     return trace.names[code] if code >= 0 else None
 
 
@@ -139,7 +139,7 @@ def _collect_ranges(trace: Trace) -> _Part:
     def label(code: int) -> _Label:
         rest, style = divmod(code, styles)
         prefix, text = (
-            _find_name(trace, int(column[index]) - 1)
+            _look_up_name(trace, int(column[index]) - 1)
             for column, index in zip((domains, names), divmod(rest, len(names)), strict=True)
         )
         shown = text
@@ -162,7 +162,7 @@ def _close(ranges: Ranges, last_ns: int | None) -> Ranges:
 
 def _collect_calls(trace: Trace, calls: Calls, shorten: Callable[[str], str]) -> _Part:
     def label(code: int) -> _Label:
-        name = _find_name(trace, code - 1)
+        name = _look_up_name(trace, code - 1)
         return _Label(name, (code,), (name if name is None else shorten(name),))
 
     return _Part(begin_ns=calls.begin_ns, code=calls.name + 1, value=calls.end_ns - calls.begin_ns, label=label)
@@ -181,7 +181,7 @@ def _collect_activities(trace: Trace, kinds: Sequence[ActivityKind], *, sizes: b
     value = gpu.size_bytes[rows] if sizes else gpu.end_ns[rows] - gpu.begin_ns[rows]
 
     def label(code: int) -> _Label:
-        name = _find_name(trace, code - 1)
+        name = _look_up_name(trace, code - 1)
         return _name_label(name, (name,))
 
     return _Part(begin_ns=gpu.begin_ns[rows], code=gpu.name[rows] + 1, value=value, label=label)

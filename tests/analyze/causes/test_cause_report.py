@@ -7,7 +7,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.causes.cause_report import waits_for_host
-from distprof.analyze.stats.measured_steps import find_measured_steps
+from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.run import Phase, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.wait_report import Cause
@@ -31,7 +31,7 @@ def make(host_ns: dict[str, int], *, first_ahead_ns: int, anchors: bool = True, 
 
 
 def ask(run: Run, phase: Phase) -> bool | None:
-    return waits_for_host(find_measured_steps(run), 0, STEPS, phase)
+    return waits_for_host(choose_measured_steps(run), 0, STEPS, phase)
 
 
 def test_a_host_that_is_held_up_by_a_full_queue_is_not_what_the_device_waits_for() -> None:

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks
 from distprof.analyze.causes.occasional_work import detect_occasional_work
-from distprof.analyze.cycles.sync_cycles import find_cycles
+from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.replay import replay_without
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, FloatArray, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, detect, draw_drift, draw_own, make_cycles
@@ -205,8 +205,8 @@ def test_tails_that_hit_all_ranks_alike_name_nobody(kind: str, num_ranks: int, j
 def test_the_replay_finds_what_an_intermittent_rank_costs(strategy: str) -> None:
     delay = Delay(rank=2, phase=Phase.FORWARD, delay_ns=40 * MS, share_ratio=0.3)
     made = simulate(SimulatedJob(strategy=strategy, delays=(delay,)), seed=3)  # type: ignore[arg-type]
-    measured_steps = find_measured_steps(made.run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    measured_steps = choose_measured_steps(made.run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     (found,) = detect(cycles, *FINDERS)
     assert (found.rows.tolist(), found.part, found.pattern) == ([2], Phase.FORWARD, Pattern.INTERMITTENT)

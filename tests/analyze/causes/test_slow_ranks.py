@@ -13,10 +13,10 @@ from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
-from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, find_cycles
+from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, build_cycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import Cost
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
 from distprof.facts.run import OWN_PARTS, Clock, Phase, Run, Stretch
 from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, make_cycles
@@ -24,8 +24,8 @@ from tests.factories import MS, USUAL_NS, make_run
 
 
 def list_blamed(run: Run, clock: Clock = Clock.HOST) -> list[tuple[CandidateCause, Cost]]:
-    measured_steps = find_measured_steps(run)
-    cause_costs = find_causes(measured_steps, find_cycles(measured_steps, read_timing(measured_steps, clock)))
+    measured_steps = choose_measured_steps(run)
+    cause_costs = find_causes(measured_steps, build_cycles(measured_steps, read_timing(measured_steps, clock)))
     return [] if cause_costs is None else list(cause_costs.named)
 
 

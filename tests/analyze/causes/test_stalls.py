@@ -11,8 +11,8 @@ import pytest
 from benchmarks.simulate import Clocks, SimulatedJob, Stop, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.stalls import list_stalls
-from distprof.analyze.cycles.sync_cycles import find_cycles
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.cycles.sync_cycles import build_cycles
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_stall
 from distprof.report.report import Report
@@ -99,8 +99,8 @@ def make_two_ranks(arrival_ms: dict[int, list[float]], left_ms: dict[int, list[f
 
 def find_stalls(run: Run) -> list[Stall]:
     """Those that a report on the run lists, without the rest of it."""
-    measured_steps = find_measured_steps(run)
-    return list_stalls(measured_steps, find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST)))
+    measured_steps = choose_measured_steps(run)
+    return list_stalls(measured_steps, build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST)))
 
 
 def tell_stalls(run: Run) -> list[tuple[int, int | None, str, float]]:

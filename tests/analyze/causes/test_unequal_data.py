@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from distprof.analyze.causes.find_causes import begin
 from distprof.analyze.causes.unequal_data import UnequalData, regress_on_tokens
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.replay.replay import replay_without
-from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
 from distprof.facts.run import Clock, FloatArray, Phase
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
@@ -28,7 +28,7 @@ def make_steps(tokens: FloatArray) -> MeasuredSteps:
     """The rows of cycles 1, 2, ... with these tokens."""
     before = np.concatenate([tokens[:, :1], tokens], axis=1)
     num_ranks, num_steps = before.shape
-    return find_measured_steps(make_run(num_ranks=num_ranks, num_steps=num_steps, columns={"tokens": before}))
+    return choose_measured_steps(make_run(num_ranks=num_ranks, num_steps=num_steps, columns={"tokens": before}))
 
 
 def explain(phase_ns: FloatArray, tokens: FloatArray) -> UnequalData | None:
@@ -86,8 +86,10 @@ def test_a_delay_is_told_from_more_data_on_recorded_rows() -> None:
     forward_ns = 20 * MS * draws.lognormal(0, 0.02, (4, 60)) + 30_000 * tokens
     forward_ns[1] += 8 * MS
     times = {**USUAL_NS, "forward": forward_ns, "all_reduce": 15 * MS + forward_ns.max(axis=0) - forward_ns}
-    measured_steps = find_measured_steps(make_run(num_ranks=4, num_steps=60, host_ns=times, columns={"tokens": tokens}))
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    measured_steps = choose_measured_steps(
+        make_run(num_ranks=4, num_steps=60, host_ns=times, columns={"tokens": tokens})
+    )
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     found = regress_on_tokens(cycles, begin(measured_steps, cycles))
     assert found is not None and found.candidate.part is Phase.FORWARD

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze.cycles.device_collectives import LAG_NS
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles, renumber
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles, renumber
 from distprof.analyze.replay.replay import replay
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, FloatArray, Phase, Run, Stretch
 from tests.analyze.device_jobs import Job, Times, make_ddp, make_fsdp
 from tests.analyze.synthetic_cycles import measure_saved
@@ -24,8 +24,8 @@ GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 
 
 def find(run: Run) -> SyncCycles:
-    measured_steps = find_measured_steps(run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.DEVICE))
+    measured_steps = choose_measured_steps(run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.DEVICE))
     assert cycles is not None
     return cycles
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulate import SimulatedJob, simulate
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, Phase, Run, Stretch
 from tests.factories import make_run
 
@@ -39,8 +39,8 @@ def make_two_steps(*tables: Collectives) -> Run:
 
 
 def find(run: Run) -> SyncCycles:
-    measured_steps = find_measured_steps(run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    measured_steps = choose_measured_steps(run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     return cycles
 

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from benchmarks.simulate import SimulatedJob
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
-from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
+from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
 from distprof.facts.run import COLUMN, OWN_PHASES, PHASES, Clock, Collectives, LinkReading, Run
 from tests.analyze.links.linked_runs import simulate_run
 
@@ -17,8 +17,8 @@ COPIED = ("step_{}_ns", *(f"{phase}_{{}}_ns" for phase in PHASES), *(f"{phase}_w
 
 def measure_on_device(job: SimulatedJob, seed: int = 3) -> tuple[MeasuredSteps, SyncCycles]:
     """The cycles of `make_device_run`."""
-    measured_steps = find_measured_steps(make_device_run(job, seed))
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.DEVICE))
+    measured_steps = choose_measured_steps(make_device_run(job, seed))
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.DEVICE))
     assert cycles is not None and (cycles.clock, cycles.source) == (Clock.DEVICE, "collectives")
     return measured_steps, cycles
 

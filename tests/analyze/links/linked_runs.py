@@ -9,11 +9,11 @@ from typing import Literal
 from benchmarks.simulate import Clocks, SimulatedJob, simulate
 from benchmarks.verdicts.verdict_rows.links import rate_links
 from distprof.analyze.causes.find_causes import list_candidates
-from distprof.analyze.cycles.sync_cycles import SyncCycles, find_cycles
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.links.link_speeds import GIGABIT_BYTES_PER_S
 from distprof.analyze.links.slow_link import detect_slow_links
 from distprof.analyze.replay.candidate import CandidateCause
-from distprof.analyze.stats.measured_steps import MeasuredSteps, find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
 from distprof.facts.run import Clock, LinkReading, Run
 
 Strategy = Literal["ddp", "fsdp", "hsdp"]
@@ -31,8 +31,8 @@ TWO = SimulatedJob(
 
 
 def measure(run: Run) -> tuple[MeasuredSteps, SyncCycles]:
-    measured_steps = find_measured_steps(run)
-    cycles = find_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    measured_steps = choose_measured_steps(run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
     return measured_steps, cycles
 

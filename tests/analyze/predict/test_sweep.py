@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
-from distprof.analyze.predict.sweep_ratio import combine, compare_means, find_mean_interval
+from distprof.analyze.predict.sweep_ratio import combine, compare_means, mean_confidence_interval
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SweepRatio, SweepReport
@@ -132,8 +132,8 @@ def test_the_interval_of_a_mean_is_students_of_logarithms() -> None:
     """Of four steps: 3.182 standard errors, 3 degrees of freedom."""
     steps = np.array([90.0, 100.0, 110.0, 100.0])
     error = 3.182446 * steps.std(ddof=1) / 100 / 2
-    assert find_mean_interval(steps) == pytest.approx((100 * np.exp(-error), 100 * np.exp(error)), rel=0.01)
-    assert find_mean_interval(steps[:2]) is None
+    assert mean_confidence_interval(steps) == pytest.approx((100 * np.exp(-error), 100 * np.exp(error)), rel=0.01)
+    assert mean_confidence_interval(steps[:2]) is None
 
 
 @pytest.mark.parametrize(("number", "memory"), [(3, 0.0), (5, 0.0), (20, 0.0), (20, 0.5)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import Clock
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
@@ -17,12 +17,12 @@ def test_a_step_counts_when_every_rank_present_reported_it_whole() -> None:
     failed, warmup = np.zeros((3, 6)), np.zeros((3, 6))
     warmup[:, 0], failed[2, 4] = 1, 1
     run = drop_rows(make_run(num_ranks=3, num_steps=6, columns={"failed": failed, "warmup": warmup}), 1, 2, 2)
-    assert find_measured_steps(run).counted.tolist() == [False, True, False, True, False, True]
+    assert choose_measured_steps(run).counted.tolist() == [False, True, False, True, False, True]
 
 
 def test_a_rank_without_a_row_does_not_hold_the_statistics_up() -> None:
     run = drop_rows(make_run(num_ranks=3), 2, 0)
-    measured_steps = find_measured_steps(run)
+    measured_steps = choose_measured_steps(run)
     assert measured_steps.present.tolist() == [True, True, False]
     assert measured_steps.counted.sum() == 3
     report = analyze(run)
@@ -72,7 +72,7 @@ def test_a_missing_device_time_in_the_warmup_does_no_harm() -> None:
 def test_device_statistics_use_the_steps_that_have_device_times() -> None:
     device_ns = np.array([[9, 10, np.nan, 30], [9, 20, 20, 40]]) * MS
     timing = read_timing(
-        find_measured_steps(make_run(device_ns=USUAL_NS, columns={"step_device_ns": device_ns})), Clock.DEVICE
+        choose_measured_steps(make_run(device_ns=USUAL_NS, columns={"step_device_ns": device_ns})), Clock.DEVICE
     )
     assert timing is not None
     assert timing.used.tolist() == [False, True, False, True]

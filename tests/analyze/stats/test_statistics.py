@@ -10,12 +10,12 @@ import pytest
 
 from distprof.analyze.stats import statistics
 from distprof.analyze.stats.statistics import (
+    bootstrap_interval,
     bound_share,
     draw_blocks,
     estimate,
-    find_excess,
-    find_interval,
-    find_median,
+    excess_over_others,
+    fast_median,
     median_of_others,
     medians_of_others,
     midmean,
@@ -34,14 +34,14 @@ def test_the_middle_half_by_hand() -> None:
 
 
 def test_a_constant_is_sure() -> None:
-    assert find_interval(np.full(30, 7.0), lambda drawn: drawn.mean(axis=-1)) == (7, 7)
+    assert bootstrap_interval(np.full(30, 7.0), lambda drawn: drawn.mean(axis=-1)) == (7, 7)
 
 
 def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
     """Of independent draws: 1.96 standard errors to either side."""
     widths = []
     for seed in range(20):
-        low, high = find_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
+        low, high = bootstrap_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
         widths.append(high - low)
     assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.1)
 
@@ -50,8 +50,8 @@ def test_the_median_of_others_leaves_rows_out() -> None:
     values = np.array([[1.0, 9], [2, 8], [4, 6], [100, 0]])
     assert median_of_others(values, 3).tolist() == [2, 8]
     assert median_of_others(values, np.array([0, 3])).tolist() == [3, 7]
-    assert find_excess(values, 3).tolist() == [98, -8]
-    assert find_excess(values, np.array([0, 3])).tolist() == [[-2, 2], [97, -7]]
+    assert excess_over_others(values, 3).tolist() == [98, -8]
+    assert excess_over_others(values, np.array([0, 3])).tolist() == [[-2, 2], [97, -7]]
 
 
 @pytest.mark.parametrize("shape", [(1,), (2,), (7,), (8, 50), (5, 1), (3, 4, 6), (2, 9, 5)])
@@ -62,12 +62,12 @@ def test_the_median_is_that_of_numpy_to_the_last_bit(shape: tuple[int, ...], unk
     if unknown:
         values.flat[0], values.flat[-1] = np.nan, np.inf
         before = values.copy()
-    assert np.array_equal(find_median(values), np.median(values), equal_nan=True)
+    assert np.array_equal(fast_median(values), np.median(values), equal_nan=True)
     for axis in (*range(len(shape)), -1):
         for keepdims in (False, True):
-            found = find_median(values, axis, keepdims=keepdims)
+            found = fast_median(values, axis, keepdims=keepdims)
             assert np.array_equal(found, np.median(values, axis=axis, keepdims=keepdims), equal_nan=True)
-    assert np.array_equal(find_median(values.T, 0), np.median(values.T, axis=0), equal_nan=True)
+    assert np.array_equal(fast_median(values.T, 0), np.median(values.T, axis=0), equal_nan=True)
     assert np.array_equal(values, before, equal_nan=True)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.stats.measured_steps import find_measured_steps, read_timing
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.summary.phases import PARTS, report_between
 from distprof.facts.run import COLUMN, Clock, FloatArray, Run
 from distprof.report.report import BetweenReport
@@ -25,7 +25,7 @@ def make_gaps(gaps_ns: FloatArray, **columns: object) -> Run:
 
 
 def report(run: Run) -> BetweenReport | None:
-    measured_steps = find_measured_steps(run)
+    measured_steps = choose_measured_steps(run)
     return report_between(measured_steps, read_timing(measured_steps, Clock.HOST))
 
 

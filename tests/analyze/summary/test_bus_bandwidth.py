@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze import analyze
-from distprof.analyze.stats.measured_steps import find_measured_steps
+from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.summary.communication import report_bandwidths
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.report.report import BandwidthReport
@@ -30,7 +30,7 @@ BY_HAND = Collectives(
 
 
 def report(run: Run) -> list[BandwidthReport]:
-    return report_bandwidths(find_measured_steps(run))
+    return report_bandwidths(choose_measured_steps(run))
 
 
 def test_bandwidths_by_hand() -> None:

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze import analyze
-from distprof.analyze.cycles.device_collectives import find_starts, measure_took
-from distprof.analyze.stats.measured_steps import find_measured_steps
+from distprof.analyze.cycles.device_collectives import compute_earliest_starts, measure_took
+from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.summary.waits import report_waits
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import list_waits
@@ -42,7 +42,7 @@ def make_device_run(*tables: Collectives, hosts: int = 3) -> Run:
 
 def test_a_collective_starts_when_its_stream_is_ready_and_the_one_before_is_over() -> None:
     table, steps = make_table(), np.array([0])
-    assert (find_starts(table, steps) - CLOCKS)[:, 0].tolist() == [
+    assert (compute_earliest_starts(table, steps) - CLOCKS)[:, 0].tolist() == [
         [100 * US, 180 * US], [130 * US, 180 * US], [110 * US, 190 * US]
     ]  # fmt: skip
     assert measure_took(table, steps)[:, 0].tolist() == [[80 * US, 30 * US], [50 * US, 30 * US], [70 * US, 20 * US]]
@@ -53,7 +53,7 @@ def test_a_collective_starts_when_its_stream_is_ready_and_the_one_before_is_over
 
 
 def test_the_rank_that_took_least_came_last_and_the_others_waited() -> None:
-    (report,) = report_waits(find_measured_steps(make_device_run(make_table())))
+    (report,) = report_waits(choose_measured_steps(make_device_run(make_table())))
     assert report.clock == "device"
     assert report.wait_ns == ((30 + 10) / 2 * US, (0 + 10) / 2 * US, (20 + 0) / 2 * US)
     assert report.transfer_ns == (50 + 20) / 2 * US
@@ -65,13 +65,13 @@ def test_the_rank_that_took_least_came_last_and_the_others_waited() -> None:
 
 def test_closer_than_a_microsecond_nobody_is_last() -> None:
     near = make_table(arrival_ns=CLOCKS + US * np.array([[[100.0, 190.0]], [[101.0, 190.5]], [[100.0, 190.0]]]))
-    (report,) = report_waits(find_measured_steps(make_device_run(near)))
+    (report,) = report_waits(choose_measured_steps(make_device_run(near)))
     assert report.last_ratio == (0, 0, 0)
 
 
 def test_with_a_member_missing_the_transfer_is_not_known_and_waits_are_at_least() -> None:
     run = make_device_run(make_table(size=4))
-    (report,) = report_waits(find_measured_steps(run))
+    (report,) = report_waits(choose_measured_steps(run))
     assert report.transfer_ns is None and report.members_missing == 1
     assert report.last_ratio == (None, None, None)
     assert report.wait_ns == (20 * US, 5 * US, 10 * US)
@@ -80,7 +80,7 @@ def test_with_a_member_missing_the_transfer_is_not_known_and_waits_are_at_least(
 
 def test_what_roots_leave_early_is_left_out() -> None:
     kinds = (CollectiveKind.OTHER, CollectiveKind.ALL_REDUCE)
-    (report,) = report_waits(find_measured_steps(make_device_run(make_table(kinds=kinds))))
+    (report,) = report_waits(choose_measured_steps(make_device_run(make_table(kinds=kinds))))
     assert (report.kind, report.count_per_step) == ("all_reduce", 1)
     assert report.transfer_ns == 20 * US  # it still starts when the broadcast is over
 
@@ -95,7 +95,7 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out() -> None:
     run = dataclasses.replace(
         make_run(num_ranks=3, num_steps=3, device_ns={"backward": 1e6}), device_collectives=(table,)
     )
-    (report,) = report_waits(find_measured_steps(run))
+    (report,) = report_waits(choose_measured_steps(run))
     assert report.steps_used == 1 and report.transfer_ns == 35 * US
 
 
@@ -105,7 +105,7 @@ def test_groups_that_only_the_host_times_are_told_from_its_clock() -> None:
     run = dataclasses.replace(
         make_device_run(make_table(), hosts=1), collectives=(on_host, dataclasses.replace(on_host, group="gloo"))
     )
-    assert [(item.group, item.clock) for item in report_waits(find_measured_steps(run))] == [
+    assert [(item.group, item.clock) for item in report_waits(choose_measured_steps(run))] == [
         ("default", "device"), ("gloo", "host")
     ]  # fmt: skip
     rows = list_waits(analyze(run))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.stats.measured_steps import find_measured_steps
+from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.summary.waits import report_waits
 from distprof.facts.run import ClockReading, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import list_waits
@@ -33,7 +33,7 @@ def make_waits_run(*, shift: int = 0, readings: tuple[ClockReading, ...] = (), h
 
 
 def get_report(run: Run) -> WaitReport:
-    (report,) = report_waits(find_measured_steps(run))
+    (report,) = report_waits(choose_measured_steps(run))
     return report
 
 
@@ -78,14 +78,14 @@ def test_another_clock_is_set_right_and_closer_than_its_bound_nobody_waits_or_is
 
 
 def test_clocks_that_nobody_compared_are_not_compared() -> None:
-    assert report_waits(find_measured_steps(make_waits_run(hosts=2))) == []
+    assert report_waits(choose_measured_steps(make_waits_run(hosts=2))) == []
 
 
 def test_warmup_steps_are_left_out() -> None:
     run = make_waits_run()
     (table,) = run.collectives
     warm = dataclasses.replace(run, collectives=(dataclasses.replace(table, steps=np.array([0])),))
-    assert report_waits(find_measured_steps(warm)) == []
+    assert report_waits(choose_measured_steps(warm)) == []
 
 
 def test_on_a_device_the_host_knows_no_arrivals() -> None:
@@ -93,7 +93,7 @@ def test_on_a_device_the_host_knows_no_arrivals() -> None:
     (table,) = run.collectives
     unseen = np.full_like(table.end_ns, np.nan)
     issued = dataclasses.replace(table, end_ns=unseen, exposed_ns=unseen)
-    assert report_waits(find_measured_steps(dataclasses.replace(run, collectives=(issued,)))) == []
+    assert report_waits(choose_measured_steps(dataclasses.replace(run, collectives=(issued,)))) == []
 
 
 def test_with_a_member_missing_waits_are_at_least_and_nobody_is_last() -> None:

@@ -171,7 +171,7 @@ def test_a_job_that_fails_or_hangs_is_counted_and_the_next_begins(
     said: list[str] = []
     ended: list[LiveJob] = []
     jobs = [LATE_JOB, dataclasses.replace(CALM_JOB, seed=4)]
-    assert live_ranks.run_jobs(jobs, tmp_path / "jobs", finish=ended.extend, tell=said.append) == jobs
+    assert live_ranks.run_jobs(jobs, tmp_path / "jobs", finish=ended.extend, print_line=said.append) == jobs
     assert ended == [] and len(said) == 2 and all(problem in line for line in said)
 
 

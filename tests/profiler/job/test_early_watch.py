@@ -18,7 +18,7 @@ from distprof.world import Identity, World
 
 def make_rank(rank: int, store: object, folder: Path, said: list[str]) -> tuple[EarlyWatch, World]:
     watch = EarlyWatch(
-        plan=JobPlan(name="early", config={}, runs_dir=str(folder), run_dir=None), say=said.append,
+        plan=JobPlan(name="early", config={}, runs_dir=str(folder), run_dir=None), print_line=said.append,
         rendezvous=Rendezvous(), stand_by=lambda world: None, is_over=lambda: False, find_recorder=lambda: None,
     )  # fmt: skip
     watch._store, watch._rank = store, rank

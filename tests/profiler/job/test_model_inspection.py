@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.profiler.job.model_inspection import PrecisionWatch, find_device
+from distprof.profiler.job.model_inspection import PrecisionWatch, infer_device
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -43,17 +43,17 @@ class Offloaded(nn.Module):
     ],
 )  # fmt: skip
 def test_any_parameter_on_an_accelerator_says_where_a_model_computes(types: list[str], found: str) -> None:
-    assert find_device([Offloaded(*types)]) == torch.device(found)
-    assert find_device([Offloaded("cpu"), Offloaded(*types)]) == torch.device(found)
+    assert infer_device([Offloaded(*types)]) == torch.device(found)
+    assert infer_device([Offloaded("cpu"), Offloaded(*types)]) == torch.device(found)
 
 
 def test_what_a_wrapper_brings_to_an_accelerator_computes_there() -> None:
     model = nn.Sequential(Offloaded("cpu"))
     model[0]._hf_hook = SimpleNamespace(execution_device="cuda:2")
-    assert find_device([model]) == torch.device("cuda:2")
+    assert infer_device([model]) == torch.device("cuda:2")
     model[0]._hf_hook = SimpleNamespace(execution_device=None)
-    assert find_device([model]) == torch.device("cpu")
+    assert infer_device([model]) == torch.device("cpu")
     group = SimpleNamespace(device=torch.device("cuda", 3))
     for state in (SimpleNamespace(_fsdp_param_group=group), SimpleNamespace(_fsdp_param_groups=[group])):
         model[0]._get_fsdp_state = lambda state=state: state
-        assert find_device([model]) == torch.device("cuda:3")
+        assert infer_device([model]) == torch.device("cuda:3")

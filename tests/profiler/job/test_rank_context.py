@@ -25,5 +25,5 @@ def test_collectives_are_left_alone_where_one_queue_carries_all_streams_unless_a
         collectives=given,
     )  # fmt: skip
     nobody: Any = None
-    context = RankContext(world=nobody, profile=profile, timeout_s=1.0, say=print, warn=print)
+    context = RankContext(world=nobody, profile=profile, timeout_s=1.0, print_line=print, warn=print)
     assert context.every == every

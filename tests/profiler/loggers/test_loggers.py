@@ -40,8 +40,8 @@ def run() -> Run:
 
 
 def make_job(run: Run, folder: Path, said: list[str] | None = None) -> LoggedJob:
-    say = (lambda text: None) if said is None else said.append
-    return LoggedJob(meta=run.meta, ranks=run.ranks, folder=folder, say=say)
+    print_line = (lambda text: None) if said is None else said.append
+    return LoggedJob(meta=run.meta, ranks=run.ranks, folder=folder, print_line=print_line)
 
 
 def test_tensorboard_gets_each_number_over_the_step(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

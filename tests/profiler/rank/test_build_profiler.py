@@ -36,7 +36,7 @@ def start_job(world: World, runs_dir: str, **options: Any) -> Job:
         ProfileConfig(
             level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None
         ),
-        say=lambda text: None, **options,
+        print_line=lambda text: None, **options,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from distprof.config.choice import find_conf, read_choice
+from distprof.config.choice import locate_conf, read_choice
 
 LATE = {
     "distprof.analyze.make_report", "distprof.render.files.files", "distprof.report.report", "distprof.traces.load_run",
@@ -118,7 +118,7 @@ profiler.close()
 
 @pytest.mark.parametrize(
     "path",
-    [path for group in ("profile", "hardware", "logger") for path in sorted((find_conf() / group).glob("*.yaml"))],
+    [path for group in ("profile", "hardware", "logger") for path in sorted((locate_conf() / group).glob("*.yaml"))],
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 def test_a_choice_is_read_as_hydra_reads_it(path: Path) -> None:

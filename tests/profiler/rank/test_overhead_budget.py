@@ -163,7 +163,12 @@ def test_it_is_said_with_figures_and_the_steps_still_reach_whoever_else_wants_th
     stopped: list[bool] = []
     seen: list[FloatArray] = []
     take = keep_budget(
-        0.03, every=EVERY, clock=Clock.HOST, stop=lambda: stopped.append(True), say=said.append, on_steps=seen.append
+        0.03,
+        every=EVERY,
+        clock=Clock.HOST,
+        stop=lambda: stopped.append(True),
+        print_line=said.append,
+        on_steps=seen.append,
     )
     assert take is not None
     for step in range(0, 500, 50):
@@ -177,8 +182,8 @@ def test_without_a_limit_nothing_stands_in_between() -> None:
     def show(rows: FloatArray) -> None:
         raise AssertionError
 
-    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, say=print, on_steps=show) is show
-    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, say=print, on_steps=None) is None
+    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, print_line=print, on_steps=show) is show
+    assert keep_budget(None, every=EVERY, clock=Clock.HOST, stop=lambda: None, print_line=print, on_steps=None) is None
 
 
 def hear_of_it(world: World) -> None:
@@ -207,7 +212,7 @@ def run_until_it_stops(world: World, folder: str) -> None:
     )
     job = start_profiler(
         world, JobPlan(name="job", config={}, runs_dir=folder, hardware=HardwareConfig(peak=1e9)), profile,
-        say=said.append,
+        print_line=said.append,
     )  # fmt: skip
     begin_s = time.monotonic()
     after = 0

@@ -64,7 +64,7 @@ def test_only_models_that_may_synchronise_by_themselves_are_noted(monkeypatch: p
     notes: list[str] = []
     profiler = make_profiler(Recorder(now_ns=FakeClock()), phases=True, note=notes.append)
     inner = nn.Linear(1, 1)
-    monkeypatch.setattr("distprof.profiler.rank.profiler.find_wrapped", lambda model: [model] if model is inner else [])
+    monkeypatch.setattr("distprof.profiler.rank.profiler.list_wrapped", lambda model: [model] if model is inner else [])
     profiler.watch(inner)
     profiler.watch(nn.Sequential(inner))
     profiler.watch(nn.Bilinear(1, 1, 1).requires_grad_(False))

@@ -54,7 +54,7 @@ class Case:
         self._make = make
         self.clock, self.files, self.said, self.ends = FakeClock(), Files(), list[str](), list[BaseException | None]()
         self.recorder = Recorder(now_ns=self.clock)
-        self.session = Session(self.start, end=self.ends.append, say=self.said.append, **options)
+        self.session = Session(self.start, end=self.ends.append, print_line=self.said.append, **options)
 
     def start(self) -> Job:
         profiler = self._make(

@@ -135,7 +135,7 @@ def test_fault_47_no_public_call_raises_whatever_it_is_called_with(name: str, pl
         for step in case.steps():  # what the gather thread would read
             assert step.tokens >= 0 and all(value is None or type(value) is float for value in step.scalars)
         assert sys.meta_path == hooks  # nothing watches any more
-        assert len(case.session.told) <= MAX_SENTENCES and max(map(len, case.said), default=0) < 3000
+        assert len(case.session.sentences) <= MAX_SENTENCES and max(map(len, case.said), default=0) < 3000
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
@@ -250,7 +250,9 @@ def test_fault_47_copies_of_a_session_are_the_session_and_pickles_record_nothing
         other.close()
     [step] = case.steps()
     assert step.step_host_ns == 35 and (step.phase_host_ns or [])[FORWARD] == 30 and not case.said
-    assert other.told[0].endswith("in a copy of the session, from a file or another process: nothing more is recorded")
+    assert other.sentences[0].endswith(
+        "in a copy of the session, from a file or another process: nothing more is recorded"
+    )
 
 
 def test_fault_47_closing_inside_the_loop_leaves_a_loop_that_goes_on() -> None:
@@ -273,7 +275,7 @@ def test_a_different_mistake_in_every_step_is_told_a_bounded_number_of_times() -
     case = Case()
     for step in range(3 * MAX_SENTENCES):
         case.session.phase(f"layer {step}")
-    assert len(case.said) == len(case.session.told) == MAX_SENTENCES
+    assert len(case.said) == len(case.session.sentences) == MAX_SENTENCES
 
 
 def test_a_phase_decorates_functions_methods_and_what_is_made_of_them() -> None:
@@ -420,6 +422,6 @@ def test_an_error_that_cannot_say_what_it_is_is_kept_by_its_name() -> None:
 
 
 def test_every_public_method_is_guarded() -> None:
-    assert {"step", "phase", "tell", "note", "close", "watch", "enter", "end_process"} <= set(METHODS)
+    assert {"step", "phase", "warn_once", "note", "close", "watch", "enter", "end_process"} <= set(METHODS)
     for kind in (Session, OwnSession):
         assert all(hasattr(getattr(kind, name), "__wrapped__") for name in METHODS if hasattr(kind, name))

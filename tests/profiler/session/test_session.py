@@ -212,7 +212,7 @@ def test_a_job_that_cannot_start_costs_the_recording_only() -> None:
     def start() -> Job:
         raise OSError("no disk")
 
-    session = Session(start, say=said.append)
+    session = Session(start, print_line=said.append)
     for _ in range(2):
         assert list(session.steps([1, 2])) == [1, 2]
         with session.step(), session.phase("forward"):

@@ -28,7 +28,9 @@ MINE = WindowRequest(id="mine", steps=4)
 def make_coordinator(
     folder: Path, said: list[str], obstacle: str | None = None, apart: tuple[int, ...] = ()
 ) -> WindowCoordinator:
-    return WindowCoordinator(folder, kept_steps=3, apart=apart, find_obstacle=lambda: obstacle, say=said.append)
+    return WindowCoordinator(
+        folder, kept_steps=3, apart=apart, describe_obstacle=lambda: obstacle, print_line=said.append
+    )
 
 
 def test_a_request_is_taken_once_and_followed_to_its_end(tmp_path: Path) -> None:

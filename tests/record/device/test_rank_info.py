@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from distprof.facts.hardware import find_peak
+from distprof.facts.hardware import look_up_peak
 from distprof.record.device import rank_info as module
 from distprof.record.device.rank_info import take_snapshot
 
@@ -71,7 +71,7 @@ def test_a_slice_is_found_by_its_own_uuid_and_gets_no_peak_of_the_card(
     monkeypatch.setitem(sys.modules, "pynvml", make_nvml(nvmlDeviceGetHandleByUUID=find))
     look, notes = take_snapshot("cuda", 0)
     assert look.memory_total_bytes == 80 and notes == () and look.name.startswith(name)
-    peak = find_peak(look.name, "bf16")
+    peak = look_up_peak(look.name, "bf16")
     assert peak.flops_per_s is None and "is a slice of a card" in peak.source
 
 

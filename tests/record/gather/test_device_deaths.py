@@ -105,7 +105,7 @@ def kill() -> None:
 
 def terminate(rank: Rank) -> None:
     """By a signal, while the main thread hears none."""
-    end_on_signal(None, rank.writer, tell=None)
+    end_on_signal(None, rank.writer, on_end=None)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(60)
 

@@ -20,7 +20,7 @@ from distprof.record.gather.gather import Exchange, GatherThread, make_devices, 
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.record.gather.window_agreement import Word
 from distprof.record.step.step_record import STEPS_AT_ONCE
-from distprof.world import World, collect_texts, find_largest, share_text
+from distprof.world import World, all_reduce_max, collect_texts, share_text
 from tests.ranks import call_on_ranks
 
 
@@ -57,8 +57,8 @@ def agree(world: World) -> None:
     assert share_text("from zero ü" if world.rank == 0 else "ignored", group=group) == "from zero ü"
     assert share_text("", source=1, group=group) == ""
     assert collect_texts("é" * world.rank, group=group) == ["é" * rank for rank in range(world.size)]
-    assert find_largest(world.rank, group=group) == world.size - 1
-    alone = share_text("one", group=None), collect_texts("one", group=None), find_largest(7, group=None)
+    assert all_reduce_max(world.rank, group=group) == world.size - 1
+    alone = share_text("one", group=None), collect_texts("one", group=None), all_reduce_max(7, group=None)
     assert alone == ("one", ["one"], 7)
 
 
@@ -86,7 +86,7 @@ def keep_what_was_issued(world: World) -> None:
     group: Any = Watched()
     share_text("text", group=group)
     collect_texts("text", group=group)
-    find_largest(1, group=group)
+    all_reduce_max(1, group=group)
     Exchange(group).send([make_row(world.rank, 0)], last=True)
     gc.collect()
     assert len(issued) == 7 and all(work() is not None for work in issued)
@@ -122,7 +122,7 @@ def make_gather_thread(
 def test_rounds_begin_together_on_all_ranks(monkeypatch: pytest.MonkeyPatch, at_s: float, nap_s: float) -> None:
     """At whole minutes, if a window is one; who wakes up half a second before has woken up for that round."""
     monkeypatch.setattr("distprof.record.gather.gather.time.time", lambda: at_s)
-    assert make_gather_thread(Exchange(None), [], [])._find_nap_s() == nap_s
+    assert make_gather_thread(Exchange(None), [], [])._compute_nap_s() == nap_s
 
 
 def test_finishing_takes_the_last_rows_writes_the_end_and_delivers() -> None:
@@ -215,7 +215,7 @@ def test_fault_47_a_rank_that_has_ended_alone_holds_up_no_rank_that_steps_on(
     gather_thread = make_gather_thread(Endless(None), [], [])
     gather_thread.start()
     assert gather_thread.finish(alone=False, timeout_s=3600.0 if stepped_on else 0.2)
-    assert bool(gather_thread._exchange.find_stepped_on()) == stepped_on
+    assert bool(gather_thread._exchange.list_ranks_ahead()) == stepped_on
 
 
 def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:
@@ -274,7 +274,7 @@ def live_beside_the_scripts_groups(world: World) -> None:
     group = dist.new_group(backend="gloo")
     total = torch.tensor([world.rank + 1])
     dist.all_reduce(total, group=group)
-    assert int(total) == 3 and find_largest(world.rank, group=own) == 1
+    assert int(total) == 3 and all_reduce_max(world.rank, group=own) == 1
     dist.destroy_process_group()
     assert collect_texts(f"rank {world.rank}", group=own) == ["rank 0", "rank 1"]
 

@@ -156,7 +156,7 @@ def test_processes_of_one_kernel_have_one_clock_and_a_process_without_proc_has_i
         assert identify_clock() == identify_clock() and identify_host() == identify_host()
         assert identify_clock() != identify_host()
         spaces = {"time": "1", "time_for_children": "1", "net": "1"}
-        monkeypatch.setattr(module, "_find_namespace", spaces.__getitem__)
+        monkeypatch.setattr(module, "_read_namespace", spaces.__getitem__)
         before = identify_clock(), identify_host()
         spaces["time"] = spaces["net"] = "2"  # another time namespace, another network namespace
         assert identify_clock() != before[0] and identify_host() != before[1]

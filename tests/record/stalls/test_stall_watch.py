@@ -311,7 +311,7 @@ def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(
         os.kill(os.getpid(), signal.SIGKILL)
     os.read(ready, 1)
     assert not peers.have_died()
-    assert peers.find_stopped() == ()
+    assert peers.list_stopped() == ()
     os.kill(child, signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     frame = {"filename": "/home/me/train.py", "line": 7, "name": "read"}
@@ -320,9 +320,9 @@ def test_a_killed_rank_has_died_once_and_one_that_ended_has_not(
     (tmp_path / "py-spy").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     where = "train.py:7 read"
-    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(where,), where=where),) and not peers.have_died()
+    assert peers.list_stopped() == (StoppedRank(rank=1, stack=(where,), where=where),) and not peers.have_died()
     (tmp_path / "py-spy").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
-    assert peers.find_stopped() == (StoppedRank(rank=1, stack=(), where=None),)
+    assert peers.list_stopped() == (StoppedRank(rank=1, stack=(), where=None),)
     os.kill(child, signal.SIGCONT)
     os.write(go, b".")
     os.waitpid(child, 0)

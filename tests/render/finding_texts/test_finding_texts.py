@@ -10,10 +10,10 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.idle import SHORT_GAPS
-from distprof.analyze.traces.findings.rules import RULES, find_findings
+from distprof.analyze.traces.findings.rules import RULES, check_rules
 from distprof.render.files.files import write_files
-from distprof.render.finding_texts import WORDS, word_finding, word_lack
-from distprof.render.finding_texts.parts import NAME_LIMIT, list_by_rank, name_some, say_name
+from distprof.render.finding_texts import WORDS, describe_finding, describe_lack
+from distprof.render.finding_texts.parts import NAME_LIMIT, format_name, list_by_rank, name_some
 from distprof.render.finding_texts.rule_table import write_table
 from distprof.render.units import format_ratio
 from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
@@ -24,17 +24,17 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "findings.md"
 
 
 def test_every_rule_has_words() -> None:
-    found, _ = find_findings(make_traced(make_bad_rank(0), make_bad_rank(1)))
+    found, _ = check_rules(make_traced(make_bad_rank(0), make_bad_rank(1)))
     assert {finding.rule for finding in found} == set(WORDS) == {rule.name for rule in RULES}
     for finding in found:
-        text = word_finding(finding)
+        text = describe_finding(finding)
         assert text.title[0].isupper() or text.title[0].isdigit() or text.title.startswith("layer")
         assert text.evidence and text.consequence.endswith(".") and text.remedy.endswith(".")
 
 
 @pytest.mark.parametrize("lack", Lack)
 def test_every_reason_has_words(lack: Lack) -> None:
-    why = word_lack(NotChecked(rule="matmul_share", lack=lack, share_ratio=0.125, ranks=(3, 4)))
+    why = describe_lack(NotChecked(rule="matmul_share", lack=lack, share_ratio=0.125, ranks=(3, 4)))
     assert why and "{" not in why and "n/a" not in why
 
 
@@ -44,14 +44,14 @@ def test_words_come_from_the_numbers_that_the_finding_carries() -> None:
         rule="host_bound", share_ratio=0.25, ranks=(4, 0), ranks_checked=3,
         by_rank={"idle_host_ratio": (0.25, 0.125)}, facts={"idle_host_ns": 412_300_000, "queue_empty_ratio": 0.0},
     )  # fmt: skip
-    text = word_finding(finding)
+    text = describe_finding(finding)
     assert text.title == "The device waits for the host 25.0 % of the step on ranks 0, 4"
     assert "412.3 ms per step" in text.consequence
     assert [(line.what, line.value, line.where) for line in text.evidence] == [
         ("host-bound, of the step", "25.0 %", "rank 4"), ("host-bound, of the step", "12.5 %", "rank 0"),
         ("nothing launched ahead", "0 % of the time", "rank 4"),  # as everywhere else, not 0.0 %
     ]  # fmt: skip
-    whole = word_finding(dataclasses.replace(finding, per_step=False))
+    whole = describe_finding(dataclasses.replace(finding, per_step=False))
     assert whole.title.startswith("The device waits for the host 25.0 % of the traced time")
     assert "412.3 ms in the whole trace" in whole.consequence and "Without steps" in whole.remedy
 
@@ -61,7 +61,7 @@ def test_large_counts_are_shown_as_everywhere_else() -> None:
         rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,
         by_rank={"waiting_ratio": (0.5,)}, facts={"calls_count": 1_544.5},
     )  # fmt: skip
-    assert "in 1,544.5 calls per step" in word_finding(finding).title
+    assert "in 1,544.5 calls per step" in describe_finding(finding).title
 
 
 def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
@@ -85,14 +85,14 @@ def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
 
 
 def test_names_are_cut_and_clean() -> None:
-    assert say_name("  a\n b ") == "a b" and say_name("") == say_name(None) == "(no name)"
-    assert len(say_name("x" * 10**6)) == NAME_LIMIT
+    assert format_name("  a\n b ") == "a b" and format_name("") == format_name(None) == "(no name)"
+    assert len(format_name("x" * 10**6)) == NAME_LIMIT
     figure = Figure(sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6})
     finding = Finding(
         rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,
         by_rank={"waiting_ratio": (0.5,)}, facts={"calls_count": 2}, figures=(figure,),
     )  # fmt: skip
-    assert word_finding(finding).evidence[1].what == "call"
+    assert describe_finding(finding).evidence[1].what == "call"
 
 
 def test_the_file_holds_numbers_and_words(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_the_file_holds_numbers_and_words(tmp_path: Path) -> None:
     assert report.activity is not None and write_files(tmp_path, run, report).problem is None
     activity = json.loads((tmp_path / "report.json").read_text("utf-8"))["activity"]
     for finding, held in zip(report.activity.findings, activity["findings"], strict=True):
-        assert (held["rule"], held["title"]) == (finding.rule, word_finding(finding).title)
+        assert (held["rule"], held["title"]) == (finding.rule, describe_finding(finding).title)
         assert list(held["facts"].values()) == list(finding.facts.values())
-        assert [line["what"] for line in held["evidence"]] == [line.what for line in word_finding(finding).evidence]
+        assert [line["what"] for line in held["evidence"]] == [line.what for line in describe_finding(finding).evidence]
         assert len(held["figures"]) == len(finding.figures) and list_numbers(finding)
     assert [(item["lack"], item["why"]) for item in activity["not_checked"]] == [
-        (item.lack, word_lack(item)) for item in report.activity.not_checked
+        (item.lack, describe_lack(item)) for item in report.activity.not_checked
     ]
 
 
@@ -120,5 +120,5 @@ def test_traits_are_worded() -> None:
         rule="launch_gaps", share_ratio=0.2, ranks=(0,), ranks_checked=1,
         by_rank={"idle_launch_ratio": (0.2,)}, facts={"launches_count": 1_000, "gap_ns": 20_000},
     )  # fmt: skip
-    short = word_finding(dataclasses.replace(base, traits=(SHORT_GAPS,)))
-    assert "CUDA graphs" in short.remedy and "streams wait" in word_finding(base).consequence
+    short = describe_finding(dataclasses.replace(base, traits=(SHORT_GAPS,)))
+    assert "CUDA graphs" in short.remedy and "streams wait" in describe_finding(base).consequence

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from distprof.render.sections.cause_words import (
-    find_ends,
+    format_when,
     list_causes,
     make_ordinal,
     name_link,
-    say_when,
+    read_step_range,
 )
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.wait_report import Cause, CauseReport, VerdictKind
@@ -112,7 +112,7 @@ def test_the_steps_of_a_cause_are_told_from_the_run(others: list[CauseReport]) -
     """Jitter shows where the run begins and ends; without it, the warm-up and the last row do. Stalls do not."""
     stall = make_cause(KIND.STALLS, 3.0, rank=2, events=2, first_step=25, last_step=30)
     report = make_report([stall, *others])
-    assert find_ends(report) == (FIRST, LAST)
+    assert read_step_range(report) == (FIRST, LAST)
     told = [
         (FIRST, 32, "until step 32"),
         (33, LAST, "since step 33"),
@@ -121,18 +121,20 @@ def test_the_steps_of_a_cause_are_told_from_the_run(others: list[CauseReport]) -
     ]
     for first, last, text in told:
         for kind in (KIND.SLOW_RANK, KIND.SLOW_HOST, KIND.SLOW_LINK):
-            assert say_when(make_cause(kind, 5, first_step=first, last_step=last, whole=False), report) == text
-        assert say_when(make_cause(KIND.UNEQUAL_DATA, 5, first_step=first, last_step=last, whole=False), report) == ""
-    assert say_when(make_late(1, 5), report) == ""
+            assert format_when(make_cause(kind, 5, first_step=first, last_step=last, whole=False), report) == text
+        assert (
+            format_when(make_cause(KIND.UNEQUAL_DATA, 5, first_step=first, last_step=last, whole=False), report) == ""
+        )
+    assert format_when(make_late(1, 5), report) == ""
 
 
 def test_a_job_that_was_resumed_tells_both_ends() -> None:
     """Its warm-up is short, and its steps have large numbers."""
     cause = make_late(1, 5, first_step=1010, last_step=1030, whole=False)
     report = make_report([cause])
-    assert say_when(cause, report) == "since step 1,010"  # the last row is that of step 59
+    assert format_when(cause, report) == "since step 1,010"  # the last row is that of step 59
     ranks = tuple(dataclasses.replace(rank, last_step=1059) for rank in report.ranks)
-    assert say_when(cause, dataclasses.replace(report, ranks=ranks)) == "from step 1,010 to step 1,030"
+    assert format_when(cause, dataclasses.replace(report, ranks=ranks)) == "from step 1,010 to step 1,030"
 
 
 def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:

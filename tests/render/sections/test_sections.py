@@ -14,7 +14,7 @@ from distprof.render.html.html import render_html
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.sections.sections import list_sections
 from distprof.render.terminal.terminal import render_terminal
-from distprof.render.terminal.terminal_tables import HIDDEN, NAMED_STEPS, keep_told
+from distprof.render.terminal.terminal_tables import HIDDEN, NAMED_STEPS, drop_empty
 from distprof.report.report import Report
 from tests.factories import make_run
 from tests.made_causes import make_report as make_caused
@@ -56,7 +56,7 @@ def list_texts(section: Section) -> list[str]:
     """Everything that both renderers say of a section, in its order."""
     findings = [text for shown in section.findings[:5] for text in (shown.title, shown.consequence, shown.remedy)]
     facts = [text.lstrip(" :") for fact in section.facts for text in (fact.label, fact.number, fact.text)]
-    cells = [cell[: NAMED_STEPS[0][0] - 3] for column in keep_told(section) for cell in (column.head, *column.cells)]
+    cells = [cell[: NAMED_STEPS[0][0] - 3] for column in drop_empty(section) for cell in (column.head, *column.cells)]
     titles = [] if section.key == "headline" else [section.title]
     return [*titles, section.about, *facts, *findings, *cells, *section.notes]
 

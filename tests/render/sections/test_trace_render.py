@@ -15,7 +15,7 @@ from distprof.analyze import analyze
 from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, LaunchGap, LaunchGaps, TraceSummary
-from distprof.render.finding_texts import word_finding
+from distprof.render.finding_texts import describe_finding
 from distprof.render.finding_texts.parts import name_kernel
 from distprof.render.html.html import render_html
 from distprof.render.sections.trace_rows import (
@@ -101,7 +101,7 @@ def test_findings_stand_between_the_headline_and_the_tables_with_all_that_belong
     text = strip_ends(show(report, 200))
     assert report.activity is not None
     first = report.activity.findings[0]
-    words = word_finding(first)
+    words = describe_finding(first)
     assert f"\n1. {words.title} [" in text
     assert words.consequence in text and f"   Remedy: {words.remedy}" in text
     assert "   - host-bound, of the step: 30.5 % (rank 1)\n   - host-bound, of the step: 30.0 % (rank 0)" in text
@@ -301,7 +301,7 @@ def test_every_finding_of_every_rule_can_be_shown() -> None:
     many = tuple(dataclasses.replace(one, ranks=(number, 99), share_ratio=0.0) for number in range(len(RULES)))
     text = strip_ends(show(replace_activity(report, findings=many), 120))
     for number, finding in enumerate(many):
-        assert f"\n{number + 1}. {word_finding(finding).title}\n" in text
+        assert f"\n{number + 1}. {describe_finding(finding).title}\n" in text
     assert text.count("Remedy:") == 5
     assert render_html(replace_activity(report, findings=many)).count("<em>Remedy</em>") == len(RULES)
 

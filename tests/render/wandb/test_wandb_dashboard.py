@@ -66,7 +66,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
         patched.setenv("HF_TOKEN", "canary-hf-token")
         patched.setattr(lately, "APART_NS", 0)
         config = dataclasses.replace(CONFIG, group="nightly canary-hf-token")
-        logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=print, ranks=run.ranks)
+        logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, print_line=print, ranks=run.ranks)
         assert logger is not None
         for first in range(0, 60, 7):
             logger.log_rows(run.rows[:, first : first + 7])
@@ -88,7 +88,7 @@ def logged_sweep(tmp_path_factory: pytest.TempPathFactory, logged: Logged) -> Lo
         patched.setenv("HF_TOKEN", "canary-hf-token")
         patched.delenv("WANDB_RUN_GROUP", raising=False)
         sweep = dataclasses.replace(make_sweep_report(), name="grid canary-hf-token")
-        log_sweep(sweep, CONFIG, folder=folder, say=said.append)
+        log_sweep(sweep, CONFIG, folder=folder, print_line=said.append)
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     assert len(said) == 1 and said[0].startswith("wandb: offline")
     return dataclasses.replace(logged, folder=path.parent, told=read_wandb_file(path))
@@ -141,7 +141,7 @@ def test_a_sweep_is_one_run_in_the_group_of_its_jobs(logged_sweep: Logged) -> No
 
 def test_a_sweep_is_not_logged_where_wandb_is_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    log_sweep(make_sweep_report(), dataclasses.replace(CONFIG, mode="auto"), folder=tmp_path, say=pytest.fail)
+    log_sweep(make_sweep_report(), dataclasses.replace(CONFIG, mode="auto"), folder=tmp_path, print_line=pytest.fail)
     assert not [*tmp_path.iterdir()]
 
 

@@ -16,7 +16,14 @@ from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb import wandb_summary
 from distprof.render.wandb.wandb_heat_map import NOT_MEASURED, RAMP, collect_times, draw_heat_map, draw_maps, list_cells
 from distprof.render.wandb.wandb_log import WandbLogger
-from distprof.render.wandb.wandb_summary import MAX_RANKS, keep_files, make_summary, make_table, make_tables, word_alert
+from distprof.render.wandb.wandb_summary import (
+    MAX_RANKS,
+    describe_alert,
+    keep_files,
+    make_summary,
+    make_table,
+    make_tables,
+)
 from distprof.report.wait_report import VerdictKind
 from tests.factories import MS, USUAL_NS, make_run
 from tests.made_causes import make_cause, make_report
@@ -37,7 +44,7 @@ def test_the_log_of_1024_ranks_stays_below_1_kilobyte_a_step(tmp_path: Path, mon
     names = ("loss", "grad_norm", "between_data_host_ns", "checkpoint_host_ns", "evaluation_host_ns", "memory_bytes")
     columns = {name: 1e9 * draws.random((1024, 50)) for name in names}
     run = make_run(num_ranks=1024, num_steps=50, host_ns=host, device_ns=device, columns=columns)
-    logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=tmp_path, say=print, ranks=run.ranks)
+    logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=tmp_path, print_line=print, ranks=run.ranks)
     assert logger is not None
     for first in range(0, 50, 5):
         logger.log_rows(run.rows[:, first : first + 5])
@@ -130,10 +137,10 @@ def test_only_a_critical_verdict_is_an_alert(kind: VerdictKind, title: str) -> N
     cause = make_cause(
         kind, 20, rank=rank, hosts=hosts, critical=True, events=2 if kind is VerdictKind.STALLS else None
     )
-    told = word_alert(make_report([cause]))
+    told = describe_alert(make_report([cause]))
     assert told is not None and told[0] == title
     assert told[1].startswith("critical: ") and "\x1b" not in told[1]
-    assert word_alert(make_report([dataclasses.replace(cause, critical=False)])) is None
+    assert describe_alert(make_report([dataclasses.replace(cause, critical=False)])) is None
 
 
 def test_files_are_kept_as_they_are_and_large_or_missing_ones_are_left_out(

@@ -35,7 +35,7 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def log_whole_run(run: Run, folder: Path, config: WandbConfig = CONFIG) -> list[str]:
     said: list[str] = []
-    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, say=said.append, ranks=run.ranks)
+    logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, print_line=said.append, ranks=run.ranks)
     assert logger is not None
     logger.log_rows(run.rows)
     logger.conclude(analyze(run), run)
@@ -54,7 +54,7 @@ def test_a_run_has_the_name_of_the_job_or_of_the_environment(tmp_path: Path, mon
         monkeypatch.setenv("WANDB_NAME", name)
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=folder, say=print, beside=beside)
+        logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=folder, print_line=print, beside=beside)
         assert logger is not None
         assert logger._run.name == expected
         logger.close()
@@ -198,7 +198,7 @@ def test_fault_10_whatever_wandb_raises_is_said_once_and_goes_no_further(
     broken, said, run = BrokenWandb(place), list[str](), make_run()
     monkeypatch.setitem(sys.modules, "wandb", broken)  # type: ignore[arg-type]
     monkeypatch.setattr(WandbLogger, "_conclude", lambda self, report, run: None)
-    logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=tmp_path, say=said.append)
+    logger = WandbLogger.start(meta=run.meta, config=CONFIG, folder=tmp_path, print_line=said.append)
     assert (logger is None) == (place in ("init", "define_metric"))
     if logger is not None:
         logger.log_rows(run.rows)

@@ -67,10 +67,10 @@ class SilentWandb:
 def log_whole_run(run: Run, folder: Path) -> tuple[str | None, list[str]]:
     """Its steps in two parts; what W&B missed, and what was said."""
     said: list[str] = []
-    wandb = WandbThread(meta=run.meta, config=CONFIG, folder=folder, say=said.append)
+    wandb = WandbThread(meta=run.meta, config=CONFIG, folder=folder, print_line=said.append)
     wandb.start()
-    wandb.tell(run.rows[:, :2])
-    wandb.tell(run.rows[:, 2:])
+    wandb.enqueue(run.rows[:, :2])
+    wandb.enqueue(run.rows[:, 2:])
     return wandb.finish(analyze(run), run), said
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from distprof.facts.intervals import find_inside
+from distprof.facts.intervals import locate_windows
 from distprof.facts.trace import (
     UNKNOWN,
     Activities,
@@ -24,7 +24,7 @@ from distprof.facts.trace import (
 from distprof.facts.trace_summary import DeviceTime
 from distprof.traces.reduce.device_time import KindTimes, measure_device, measure_kinds
 from distprof.traces.reduce.device_work import examine_device
-from distprof.traces.reduce.gaps import find_gaps
+from distprof.traces.reduce.gaps import compute_gaps
 
 MAIN = 1
 """The default thread."""
@@ -133,12 +133,12 @@ def measure_trace(trace: Trace, windows: IntArray | None) -> DeviceTime | None:
     """Where the device's time went, in these windows or in all of the trace."""
     work = examine_device(trace)
     window = work.frame(windows)
-    return measure_device(work, window, find_gaps(work, window))
+    return measure_device(work, window, compute_gaps(work, window))
 
 
 def measure_begun(trace: Trace, windows: IntArray) -> KindTimes:
     """The collectives of each window, where they count for the one that they begin in."""
-    begun = find_inside(trace.gpu.begin_ns, (windows[:, 0], windows[:, 1]))
+    begun = locate_windows(trace.gpu.begin_ns, (windows[:, 0], windows[:, 1]))
     return measure_kinds(examine_device(trace), windows, begun)
 
 

@@ -9,7 +9,7 @@ from distprof.facts.trace_summary import Category
 from distprof.traces.reduce.kernel_names import (
     classify_collective,
     classify_kernel,
-    find_precision,
+    infer_precision,
 )
 
 REDUCE, SCATTER, GATHER, EXCHANGE, OTHER = (
@@ -110,7 +110,7 @@ NOT_COLLECTIVES = (
 def test_collectives(name: str) -> None:
     assert classify_collective(name) is COLLECTIVES[name]
     assert classify_kernel(name) is Category.COMMUNICATION
-    assert find_precision(name) is None
+    assert infer_precision(name) is None
 
 
 @pytest.mark.parametrize("name", NOT_COLLECTIVES)

@@ -14,7 +14,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK
 from distprof.facts.run import KINDS
 from distprof.facts.trace import Trace
-from distprof.traces.reduce.device_work import code_collectives, examine_device, find_operations
+from distprof.traces.reduce.device_work import code_collectives, examine_device, look_up_operations
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank
 from tests.kineto_file import make_event, make_kernel, make_launch, make_op, make_step, write_kineto
@@ -66,7 +66,7 @@ def test_what_the_tool_says_goes_before_what_stands_around() -> None:
     told = np.array([trace.names.index("allgather"), -1, -1])
     said = dataclasses.replace(trace, gpu=dataclasses.replace(trace.gpu, collective=told))
     assert name_kinds(said) == ["all_gather", "all_reduce", "other"]
-    assert find_operations(said, np.arange(3)).tolist() == [told[0], trace.names.index("nccl:all_reduce"), -1]
+    assert look_up_operations(said, np.arange(3)).tolist() == [told[0], trace.names.index("nccl:all_reduce"), -1]
 
 
 def test_exposed_communication_is_that_of_the_device_that_works_longest() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind
 from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.reduce.host_calls import find_outermost, name_call, total_calls, total_syncs
+from distprof.traces.reduce.host_calls import mark_outermost, name_call, total_calls, total_syncs
 from tests.traces.reduce.real_traces import find_shared
 from tests.traces.reduce.synthetic_traces import SyntheticTrace
 
@@ -81,7 +81,7 @@ def test_outermost_like_a_plain_loop(done: list[tuple[int, int, int]]) -> None:
         if begin >= reached[thread] and end > begin:
             truth.append(row)
         reached[thread] = max(reached[thread], end)
-    assert np.flatnonzero(find_outermost(calls, rows)).tolist() == sorted(truth)
+    assert np.flatnonzero(mark_outermost(calls, rows)).tolist() == sorted(truth)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from distprof.facts.trace_summary import Category
 from distprof.traces.reduce.kernel_names import (
     classify_collective,
     classify_kernel,
-    find_architecture,
-    find_precision,
+    infer_architecture,
+    infer_precision,
     is_softmax,
     multiplies_on_matrix_cores,
     names_operation,
@@ -178,17 +178,17 @@ CATEGORIES = {
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_matrix_products(name: str) -> None:
-    assert (classify_kernel(name), find_precision(name)) == (Category.MATMUL, PRODUCTS[name])
+    assert (classify_kernel(name), infer_precision(name)) == (Category.MATMUL, PRODUCTS[name])
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_attention(name: str) -> None:
-    assert (classify_kernel(name), find_precision(name)) == (Category.ATTENTION, ATTENTIONS[name])
+    assert (classify_kernel(name), infer_precision(name)) == (Category.ATTENTION, ATTENTIONS[name])
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
-    assert (classify_kernel(name), find_precision(name)) == (Category.CONVOLUTION, CONVOLUTIONS[name])
+    assert (classify_kernel(name), infer_precision(name)) == (Category.CONVOLUTION, CONVOLUTIONS[name])
 
 
 SOFTMAXES = {
@@ -230,13 +230,13 @@ ARCHITECTURES = {
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_what_a_kernel_was_made_for(name: str) -> None:
-    assert find_architecture(name) == ARCHITECTURES[name]
+    assert infer_architecture(name) == ARCHITECTURES[name]
 
 
 @pytest.mark.parametrize(("category", "name"), [(key, name) for key, names in CATEGORIES.items() for name in names])
 def test_other_kernels(category: Category, name: str) -> None:
     assert classify_kernel(name) is category
-    assert find_precision(name) is None
+    assert infer_precision(name) is None
 
 
 AMD = {
@@ -277,12 +277,12 @@ def test_hostile_names_end_soon() -> None:
         "_ZgemmS" + "8" * 1_000_000,
     ):
         classify_kernel(name)
-        find_precision(name)
+        infer_precision(name)
         runs_on_amd(name)
         multiplies_on_matrix_cores(name)
         names_operation(name)
         is_softmax(name)
-        find_architecture(name)
+        infer_architecture(name)
     assert classify_collective("NCCLKERNEL_ALLREDUCE\x1b[31m</script>") is CollectiveKind.ALL_REDUCE
 
 
@@ -312,7 +312,7 @@ def test_the_reference_run_of_llm_c() -> None:
     shares: Counter[tuple[Category, str | None]] = Counter()
     for percent, name in re.findall(r"\s([\d.]+)%(?:\s+\S+){5}\s+(\S.*)", text):
         if not name.startswith("["):
-            shares[classify_kernel(name), find_precision(name)] += round(float(percent) * 100)
+            shares[classify_kernel(name), infer_precision(name)] += round(float(percent) * 100)
     assert shares.pop((Category.MATMUL, "fp32")) == 4388 + 1986 + 886 + 582 + 581 + 429
     assert not any(category is Category.MATMUL for category, _ in shares)
     assert shares[Category.OTHER, None] <= 3

@@ -13,7 +13,7 @@ from distprof.facts.run import COLUMN
 from distprof.facts.trace import IntArray, Trace
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.device_work import describe_left_out, examine_device
-from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, find_cut_off, find_launched, launch_times
+from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, compute_launch_times, find_cut_off, launch_times
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from tests.traces.reduce.real_traces import find_shared
@@ -37,7 +37,7 @@ def test_by_hand() -> None:
     made.activity("lost", 130, 140)
     trace = made.build()
     assert launch_times(trace).tolist() == [BEFORE_NS, 5, BEFORE_NS, 50, 70, 70, 130]
-    assert find_launched(trace).tolist() == [NEVER_NS, NEVER_NS, NEVER_NS, 60, NEVER_NS, 71, NEVER_NS]
+    assert compute_launch_times(trace).tolist() == [NEVER_NS, NEVER_NS, NEVER_NS, 60, NEVER_NS, 71, NEVER_NS]
 
 
 def test_launched_is_what_runs_and_a_call_begins_what_it_ends_with() -> None:
@@ -46,8 +46,10 @@ def test_launched_is_what_runs_and_a_call_begins_what_it_ends_with() -> None:
     graph = made.call("cudaGraphLaunch", 50, 90)
     made.activity("node", 60, 70, call=graph)
     made.activity("node", 95, 99, call=graph)
-    assert find_launched(made.build()).tolist() == [15, 60, 60]
-    assert launch_times(SyntheticTrace().build()).tolist() == find_launched(SyntheticTrace().build()).tolist() == []
+    assert compute_launch_times(made.build()).tolist() == [15, 60, 60]
+    assert (
+        launch_times(SyntheticTrace().build()).tolist() == compute_launch_times(SyntheticTrace().build()).tolist() == []
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.booleans()), max_size=12))

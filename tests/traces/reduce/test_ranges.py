@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distprof.facts.trace import UNKNOWN, ActivityKind, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.reduce.device_work import examine_device
-from distprof.traces.reduce.nesting import find_innermost, find_main_thread, nest_ranges
+from distprof.traces.reduce.nesting import choose_longest_thread, locate_innermost, nest_ranges
 from distprof.traces.reduce.ranges import LONGEST_FOLDED, fold_name, total_ranges
 from distprof.traces.tables.projection import project
 from tests.traces.reduce.synthetic_traces import MAIN, SyntheticTrace
@@ -69,7 +69,7 @@ def test_the_main_threads_ranges_hold_what_other_threads_launch_meanwhile() -> N
     assert by_name(total_ranges(examine_device(made.build()), window=None))[":step"].gpu_exclusive_ns == 10 + 50
     made.range("of another", 0, 60, thread=OTHER)
     trace = made.build()
-    assert find_main_thread(trace.ranges, nest_ranges(trace.ranges)) is None
+    assert choose_longest_thread(trace.ranges, nest_ranges(trace.ranges)) is None
     assert by_name(total_ranges(examine_device(trace), window=None))[":step"].gpu_exclusive_ns == 10
 
 
@@ -276,7 +276,7 @@ def test_crossing_ranges_are_cut_where_the_next_one_begins(pairs: list[tuple[int
     assert (nest.exclusive_ns >= 0).all()
     assert int(nest.exclusive_ns.sum()) == len(union)
     at_ns = np.arange(50)
-    found = find_innermost(ranges, nest, np.full(50, MAIN), at_ns)
+    found = locate_innermost(ranges, nest, np.full(50, MAIN), at_ns)
     assert set(at_ns[found >= 0].tolist()) == union
     assert all(ranges.begin_ns[row] <= at < ranges.end_ns[row] for at, row in enumerate(found.tolist()) if row >= 0)
 

@@ -13,8 +13,8 @@ from distprof.facts.run import COLUMN, PHASES, FloatArray, Phase
 from distprof.facts.trace import RangeStyle, Trace
 from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.phase_names import NameMap
-from distprof.traces.reduce.steps import find_steps, partition_steps
-from distprof.traces.reduce.traced_step_row import fill_rows, find_device_clock
+from distprof.traces.reduce.steps import detect_steps, partition_steps
+from distprof.traces.reduce.traced_step_row import derive_device_clock, fill_rows
 from tests.traces.reduce.synthetic_jobs import (
     BACKWARD_NS,
     FORWARD_NS,
@@ -32,8 +32,8 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 def read_rows(trace: Trace) -> FloatArray:
     names = NameMap()
-    steps, work = find_steps(trace, names), examine_device(trace)
-    segments, clock = partition_steps(trace, steps, names), find_device_clock(work)
+    steps, work = detect_steps(trace, names), examine_device(trace)
+    segments, clock = partition_steps(trace, steps, names), derive_device_clock(work)
     return fill_rows(work, steps, segments, clock, origin_ns=int(steps.begin_ns[0]))
 
 

@@ -57,19 +57,19 @@ def sum_kernels(kernels: Iterable[KernelTotal], *categories: Category) -> int:
     return sum(kernel.total_ns for kernel in kernels if not categories or kernel.category in categories)
 
 
-def find_idle_ratio(item: TraceSummary) -> float:
+def compute_idle_ratio(item: TraceSummary) -> float:
     """Share of the span in which the device waited for the host; 1, the most it can be, where it is not known."""
     return 1.0 if item.device is None else divide(item.device.idle_host_ns, item.device.span_ns)
 
 
-def find_launching_ratio(item: TraceSummary) -> float:
+def compute_launching_ratio(item: TraceSummary) -> float:
     """The same without the time in which the host loaded data, so that no launch could have come earlier."""
     if item.device is None:
         return 1.0
     return divide(item.device.idle_host_ns - item.idle_host_in.get(HostState.DATA, 0), item.device.span_ns)
 
 
-def find_loader(item: TraceSummary) -> str | None:
+def name_longest_loader(item: TraceSummary) -> str | None:
     """The range in which the host loads data longest; None: there is none."""
     loading = [part for part in item.ranges if part.loads]
     return max(loading, key=lambda part: part.host_ns).name[:LONGEST_NAME] if loading else None
@@ -100,7 +100,7 @@ def pick(values: Mapping[int, float], ranks: Sequence[int]) -> tuple[float, ...]
     return tuple(float(values[rank]) for rank in ranks)
 
 
-def find_rank(items: Iterable[TraceSummary], rank: int) -> TraceSummary:
+def look_up_rank(items: Iterable[TraceSummary], rank: int) -> TraceSummary:
     """The trace of a rank."""
     return next(item for item in items if item.rank == rank)
 
@@ -111,7 +111,7 @@ def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
     The mean is over the steps in the traces or, without such, those under a kernel window, else all measured ones.
     Steps in which modules were profiled are in no trace of ours.
     """
-    rows = _find_rows(run, item)
+    rows = _look_up_rows(run, item)
     if rows is None:
         return None
     step_ns = rows[:, COLUMN["step_host_ns"]]
@@ -124,7 +124,7 @@ def sum_steps_ns(run: Run, item: TraceSummary) -> float | None:
 
 def sum_all_steps_ns(run: Run, item: TraceSummary) -> float | None:
     """The same for all steps in a rank's trace, warm-up included."""
-    rows, measured_ns = _find_rows(run, item), sum_steps_ns(run, item)
+    rows, measured_ns = _look_up_rows(run, item), sum_steps_ns(run, item)
     if rows is None or measured_ns is None:
         return None
     step_ns = rows[:, COLUMN["step_host_ns"]]
@@ -139,7 +139,7 @@ def fits_steps(range_ns: float, count: int, steps_ns: float) -> bool:
     return range_ns <= count * steps_ns
 
 
-def _find_rows(run: Run, item: TraceSummary) -> FloatArray | None:
+def _look_up_rows(run: Run, item: TraceSummary) -> FloatArray | None:
     row = next((row for row, info in enumerate(run.ranks) if info.rank == item.rank), None)
     if row is None or not item.num_steps:
         return None

@@ -10,10 +10,10 @@ from distprof.analyze.traces.findings.evidence import (
     Result,
     Rule,
     average,
+    compute_idle_ratio,
     divide,
-    find_idle_ratio,
-    find_rank,
     list_on_device,
+    look_up_rank,
     order_ranks,
     pick,
     sum_steps_ns,
@@ -54,12 +54,12 @@ def check_copies_in_step(run: Run) -> Result:
     if not fired:
         return None
     ranks = order_ranks(fired)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     assert item.device is not None
     facts = {"memory_only_ratio": divide(item.device.memory_ns, item.device.span_ns)}
     if pageable := [copy for copy in _list_copies(item) if copy.pageable and copy.total_ns]:
         facts["pageable_ratio"] = _sum_ratio(item, pageable)
-    could_pin = any(_could_pin(find_rank(items, rank)) for rank in fired)
+    could_pin = any(_could_pin(look_up_rank(items, rank)) for rank in fired)
     return Finding(
         rule=rule,
         share_ratio=fired[item.rank],
@@ -116,13 +116,13 @@ def check_sync_in_step(run: Run) -> Result:
     if not fired:
         return None
     ranks = order_ranks(fired)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     facts = {"calls_count": average(_count_syncs(item), item)}
     if item.device is not None:
-        facts["idle_host_ratio"] = find_idle_ratio(item)
+        facts["idle_host_ratio"] = compute_idle_ratio(item)
     return Finding(
         rule=rule,
-        share_ratio=min(1.0, fired[item.rank], find_idle_ratio(item)),
+        share_ratio=min(1.0, fired[item.rank], compute_idle_ratio(item)),
         ranks=ranks,
         ranks_checked=len(items),
         by_rank={"waiting_ratio": pick(fired, ranks)},

@@ -8,13 +8,13 @@ from distprof.analyze.traces.findings.evidence import (
     Result,
     Rule,
     average,
+    compute_idle_ratio,
     divide,
-    find_idle_ratio,
-    find_loader,
-    find_rank,
     has_no_workers,
     have_steps,
     list_on_device,
+    look_up_rank,
+    name_longest_loader,
     order_ranks,
     pick,
 )
@@ -42,14 +42,14 @@ def check_host_bound(run: Run) -> Result:
     """Time in which the device waits for a launch that the host has not made yet, by rank."""
     rule = "host_bound"
     items = list_on_device(run)
-    if (lacking := _find_lack(rule, items)) is not None:
+    if (lacking := _check_idle_known(rule, items)) is not None:
         return lacking
-    shares = {item.rank: find_idle_ratio(item) for item in items}
+    shares = {item.rank: compute_idle_ratio(item) for item in items}
     fired = {rank: share for rank, share in shares.items() if share >= IDLE_RATIO}
     if not fired:
         return None
     ranks, per_step = order_ranks(fired), have_steps(items)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     facts = {"idle_host_ns": average(_read(item, "idle_host_ns"), item, per_step=per_step)}
     if item.queue is not None:
         facts["queue_empty_ratio"] = item.queue.empty_ratio
@@ -72,7 +72,7 @@ def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[Figure]:
     """What the host was in while the device waited for it, the longest first."""
     for state, ns in sorted(item.idle_host_in.items(), key=lambda part: -part[1]):
         ratio = divide(ns, _read(item, "idle_host_ns"))
-        name = find_loader(item) if state is HostState.DATA else None
+        name = name_longest_loader(item) if state is HostState.DATA else None
         numbers = {"idle_ns": average(ns, item, per_step=per_step), "idle_ratio": ratio}
         yield Figure(sign=str(state), name=name, ranks=(item.rank,), numbers=numbers)
 
@@ -81,14 +81,14 @@ def check_launch_gaps(run: Run) -> Result:
     """Time in which the device idles though its next work has been launched, by rank."""
     rule = "launch_gaps"
     items = list_on_device(run)
-    if (lacking := _find_lack(rule, items)) is not None:
+    if (lacking := _check_idle_known(rule, items)) is not None:
         return lacking
     shares = {item.rank: divide(_read(item, "idle_launch_ns"), _read(item, "span_ns")) for item in items}
     fired = {rank: share for rank, share in shares.items() if share >= IDLE_RATIO}
     if not fired:
         return None
     ranks, per_step = order_ranks(fired), have_steps(items)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     return Finding(
         rule=rule,
         share_ratio=fired[item.rank],
@@ -156,11 +156,11 @@ def check_exposed_communication(run: Run) -> Result:
         facts={"overlap_ratio": divide(busy_ns - exposed_ns, busy_ns)},
         per_step=per_step,
         traits=(UNEVEN,) if uneven else (),
-        figures=_find_longest(items, per_step=per_step),
+        figures=_choose_longest_collective(items, per_step=per_step),
     )
 
 
-def _find_longest(items: list[TraceSummary], *, per_step: bool) -> tuple[Figure, ...]:
+def _choose_longest_collective(items: list[TraceSummary], *, per_step: bool) -> tuple[Figure, ...]:
     """The collective with the largest total on any rank."""
     kernels = [(kernel, item) for item in items for kernel in item.kernels if kernel.category is Category.COMMUNICATION]
     if not kernels:
@@ -170,7 +170,7 @@ def _find_longest(items: list[TraceSummary], *, per_step: bool) -> tuple[Figure,
     return (Figure(sign="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
 
 
-def _find_lack(rule: str, items: list[TraceSummary]) -> NotChecked | None:
+def _check_idle_known(rule: str, items: list[TraceSummary]) -> NotChecked | None:
     """Without device activity, or where no idle time has a known cause, the host's share of it is not known."""
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)

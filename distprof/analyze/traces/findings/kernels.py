@@ -6,11 +6,11 @@ from distprof.analyze.traces.findings.evidence import (
     Result,
     Rule,
     average,
+    compute_launching_ratio,
     divide,
-    find_launching_ratio,
-    find_rank,
     have_steps,
     list_on_device,
+    look_up_rank,
     order_ranks,
     pick,
     sum_kernels,
@@ -36,7 +36,7 @@ def check_eager_attention(run: Run) -> Result:
     if not fired:
         return None
     ranks, per_step = order_ranks(fired), have_steps(items)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     assert item.device is not None
     longest = max(_list_softmax(item), key=lambda kernel: kernel.total_ns)
     numbers = {"device_ns": average(longest.total_ns, item, per_step=per_step)}
@@ -82,26 +82,26 @@ def check_small_elementwise(run: Run) -> Result:
         return None
     counts = {item.rank: average(_count_small(item), item, per_step=per_step) for item in fired}
     ranks = order_ranks(counts)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     return Finding(
         rule=rule,
-        share_ratio=_find_time_ratio(item),
+        share_ratio=_bound_time_ratio(item),
         ranks=ranks,
         ranks_checked=len(items),
         by_rank={"small_count": pick(counts, ranks)},
         facts={
             "small_limit_ns": SMALL_NS,
             "launches_ratio": divide(_count_small(item), _count_launches(item)),
-            "idle_launching_ratio": find_launching_ratio(item),
+            "idle_launching_ratio": compute_launching_ratio(item),
         },
         per_step=per_step,
-        figures=(_find_most_frequent(item, per_step=per_step),),
+        figures=(_choose_most_frequent(item, per_step=per_step),),
     )
 
 
 def _is_many(item: TraceSummary) -> bool:
     many = average(_count_small(item), item) >= MANY_PER_STEP
-    costly = _find_time_ratio(item) >= TIME_RATIO or find_launching_ratio(item) >= IDLE_RATIO
+    costly = _bound_time_ratio(item) >= TIME_RATIO or compute_launching_ratio(item) >= IDLE_RATIO
     return many and costly and divide(_count_small(item), _count_launches(item)) >= LAUNCH_RATIO
 
 
@@ -113,7 +113,7 @@ def _count_launches(item: TraceSummary) -> int:
     return sum(kernel.count for kernel in item.kernels)
 
 
-def _find_time_ratio(item: TraceSummary) -> float:
+def _bound_time_ratio(item: TraceSummary) -> float:
     """Upper bound of the run time of the small element-wise kernels, as a share of the span."""
     assert item.device is not None
     small_ns = sum(_bound_small(kernel) for kernel in item.kernels if kernel.category is Category.ELEMENTWISE)
@@ -125,7 +125,7 @@ def _bound_small(kernel: KernelTotal) -> int:
     return min(kernel.small_count * SMALL_NS, kernel.total_ns - (kernel.count - kernel.small_count) * SMALL_NS)
 
 
-def _find_most_frequent(item: TraceSummary, *, per_step: bool) -> Figure:
+def _choose_most_frequent(item: TraceSummary, *, per_step: bool) -> Figure:
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
     numbers = {"small_count": average(most.small_count, item, per_step=per_step)}

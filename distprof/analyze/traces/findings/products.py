@@ -11,18 +11,18 @@ from distprof.analyze.traces.findings.evidence import (
     Rule,
     average,
     divide,
-    find_rank,
     have_steps,
     list_on_device,
+    look_up_rank,
     order_ranks,
     pick,
     sum_kernels,
 )
-from distprof.facts.hardware import find_peak, is_amd
+from distprof.facts.hardware import is_amd, look_up_peak
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, KernelTotal, TraceSummary
 from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
-from distprof.traces.reduce.kernel_names import PRODUCTS, find_architecture, multiplies_on_matrix_cores, runs_on_amd
+from distprof.traces.reduce.kernel_names import PRODUCTS, infer_architecture, multiplies_on_matrix_cores, runs_on_amd
 
 LEAST_PRODUCTS_RATIO = 0.5
 """Of compute: below it, everything else takes longer than the matrix products."""
@@ -60,7 +60,7 @@ def check_matmul_share(run: Run) -> Result:
         doubt = NotChecked(rule=rule, lack=Lack.UNKNOWN_KERNELS, share_ratio=max(unknown.values()))
         return doubt if min(shares.values()) < LEAST_PRODUCTS_RATIO else None
     ranks, per_step = order_ranks(fired, worst_is_least=True), have_steps(items)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     assert item.device is not None
     return Finding(
         rule=rule,
@@ -124,14 +124,14 @@ def check_fp32_matmul(run: Run) -> Result:
         most = max(divide(_sum_precision(item, None), sum_kernels(item.kernels)) for item in items)
         doubt = NotChecked(rule=rule, lack=Lack.UNKNOWN_PRECISION, share_ratio=most)
         return doubt if most >= WORTH_RATIO else None
-    cores = {item.rank: found for item in items if (found := _find_cores(item)) is not None}
+    cores = {item.rank: found for item in items if (found := _detect_cores(item)) is not None}
     if not cores:
         return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE)
     fired = {rank: shares[rank] for rank, found in cores.items() if shares[rank] >= WORTH_RATIO and found.there}
     if not fired:
         return None
     ranks = order_ranks(fired)
-    item, found = find_rank(items, ranks[0]), cores[ranks[0]]
+    item, found = look_up_rank(items, ranks[0]), cores[ranks[0]]
     assert item.device is not None
     longest = max(_list_products(item, "fp32"), key=lambda kernel: kernel.total_ns)
     return Finding(
@@ -140,7 +140,7 @@ def check_fp32_matmul(run: Run) -> Result:
         ranks=ranks,
         ranks_checked=len(items),
         by_rank={"fp32_ratio": pick(fired, ranks)},
-        facts={**_divide_products(item), **_find_ceiling(item, fired[item.rank], tf32=found.tf32)},
+        facts={**_divide_products(item), **_compute_ceiling(item, fired[item.rank], tf32=found.tf32)},
         traits=_list_traits(item, found),
         figures=(
             Figure(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
@@ -181,17 +181,17 @@ def _divide_products(item: TraceSummary) -> dict[str, float]:
     }
 
 
-def _find_ceiling(item: TraceSummary, share_ratio: float, *, tf32: bool) -> dict[str, float]:
+def _compute_ceiling(item: TraceSummary, share_ratio: float, *, tf32: bool) -> dict[str, float]:
     """The most that there is to gain by the device's peaks; empty where they are not known."""
     name = item.head.device_name or ""
-    peaks = [find_peak(name, precision).flops_per_s for precision in ("fp32", "tf32" if tf32 else "fp16")]
+    peaks = [look_up_peak(name, precision).flops_per_s for precision in ("fp32", "tf32" if tf32 else "fp16")]
     if peaks[0] is None or peaks[1] is None or peaks[1] <= peaks[0]:
         return {}
     gain = peaks[1] / peaks[0]
     return {"peak_factor": gain, "ceiling_ratio": share_ratio * (1 - 1 / gain)}
 
 
-def _find_cores(item: TraceSummary) -> _Cores | None:
+def _detect_cores(item: TraceSummary) -> _Cores | None:
     """Whether a device has tensor cores: by its name, else its capability, else the kernels it ran. None: not known.
 
     AMD's devices have matrix cores instead. Their capability is the number of an architecture, which devices with and
@@ -201,7 +201,7 @@ def _find_cores(item: TraceSummary) -> _Cores | None:
     amd = is_amd(name) or any(runs_on_amd(kernel.name) for kernel in item.kernels)
     if _WITHOUT_TENSOR_CORES.search(name):
         return _Cores(there=False, tf32=False, sign="device", name=name)
-    peaks = {precision: find_peak(name, precision).flops_per_s for precision in ("fp32", "tf32", "fp16")}
+    peaks = {precision: look_up_peak(name, precision).flops_per_s for precision in ("fp32", "tf32", "fp16")}
     if peaks["fp32"] is not None:
         fast = peaks["fp16"] is not None and peaks["fp16"] > peaks["fp32"]
         return _Cores(there=fast, tf32=peaks["tf32"] is not None and not amd, sign="device", name=name, amd=amd)
@@ -211,7 +211,7 @@ def _find_cores(item: TraceSummary) -> _Cores | None:
     if (capability := head.compute_capability) is not None:
         number = f"{capability[0]}.{capability[1]}"
         return _Cores(there=capability >= (7, 0), tf32=capability >= (8, 0), sign="capability", name=number)
-    made = {kernel.name: find_architecture(kernel.name) or (0, 0) for kernel in item.kernels}
+    made = {kernel.name: infer_architecture(kernel.name) or (0, 0) for kernel in item.kernels}
     newest = max(made, key=lambda kernel: (made[kernel], kernel), default="")
     if not made or made[newest] < (7, 0):
         return None
@@ -227,17 +227,17 @@ def check_older_kernels(run: Run) -> Result:
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
         return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
-    known = {item.rank: capability for item in items if (capability := _find_capability(item)) is not None}
+    known = {item.rank: capability for item in items if (capability := _read_capability(item)) is not None}
     if not known:
-        told = any(_find_share(item, _list_made(item)) >= WORTH_RATIO for item in items)
-        return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE) if told else None
+        names_generation = any(_compute_share(item, _list_made(item)) >= WORTH_RATIO for item in items)
+        return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE) if names_generation else None
     older = {item.rank: _list_older(item, known[item.rank]) for item in items if item.rank in known}
-    shares = {item.rank: _find_share(item, older[item.rank]) for item in items if item.rank in known}
+    shares = {item.rank: _compute_share(item, older[item.rank]) for item in items if item.rank in known}
     fired = {rank: share for rank, share in shares.items() if share >= WORTH_RATIO}
     if not fired:
         return None
     ranks = order_ranks(fired)
-    item = find_rank(items, ranks[0])
+    item = look_up_rank(items, ranks[0])
     assert item.device is not None
     longest = sorted(older[item.rank], key=lambda kernel: -kernel.total_ns)[:_MAX_OLDER]
     number = ".".join(map(str, known[item.rank]))
@@ -254,7 +254,7 @@ def check_older_kernels(run: Run) -> Result:
     )
 
 
-def _find_capability(item: TraceSummary) -> Capability | None:
+def _read_capability(item: TraceSummary) -> Capability | None:
     """None: not known, or AMD's, whose numbers of architectures are no generations."""
     return None if is_amd(item.head.device_name or "") else item.head.compute_capability
 
@@ -263,7 +263,7 @@ def _list_made(item: TraceSummary) -> list[KernelTotal]:
     """The products whose names tell what they were made for."""
     return [
         kernel for kernel in item.kernels
-        if kernel.category in PRODUCTS and kernel.precision != "fp32" and find_architecture(kernel.name) is not None
+        if kernel.category in PRODUCTS and kernel.precision != "fp32" and infer_architecture(kernel.name) is not None
     ]  # fmt: skip
 
 
@@ -273,19 +273,19 @@ def _list_older(item: TraceSummary, capability: Capability) -> list[KernelTotal]
 
 
 def _read_architecture(kernel: KernelTotal) -> Capability:
-    found = find_architecture(kernel.name)
+    found = infer_architecture(kernel.name)
     assert found is not None
     return found
 
 
-def _find_share(item: TraceSummary, kernels: list[KernelTotal]) -> float:
+def _compute_share(item: TraceSummary, kernels: list[KernelTotal]) -> float:
     return divide(sum_kernels(kernels), sum_kernels(item.kernels))
 
 
 def _measure_older(item: TraceSummary, kernel: KernelTotal) -> Figure:
     """A kernel, what it was made for, and its share of GPU time."""
     made = ".".join(map(str, _read_architecture(kernel)))
-    numbers = {"device_ratio": _find_share(item, [kernel])}
+    numbers = {"device_ratio": _compute_share(item, [kernel])}
     return Figure(sign=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 

@@ -95,7 +95,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     if not known:
         steps = any(part.steps_ns for part in ranges)
         return NotChecked(rule=rule, lack=Lack.NO_RANGE_LAUNCHES if steps else Lack.NO_STEPS)
-    swaps = _find_swaps([part for part in known if part.is_unlike and not part.is_step and not part.loads])
+    swaps = _list_swaps([part for part in known if part.is_unlike and not part.is_step and not part.loads])
     if not swaps:
         return None
     concerned = list({id(part): part for pair in swaps for part in pair}.values())
@@ -115,7 +115,7 @@ def _list_ranks(parts: Iterable[_Merged]) -> tuple[int, ...]:
     return tuple(sorted({rank for part in parts for rank in part.ranks}))
 
 
-def _find_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
+def _list_swaps(parts: list[_Merged]) -> list[tuple[_Merged, _Merged]]:
     """Pairs of which the first leads on the host and the second on the GPU, the farthest apart first.
 
     Nested ranges make no pair: the outer one leads on both.

@@ -15,7 +15,7 @@ LEAST_RATIO = 0.01
 _NOT_UNDERSTOOD = {Lack.NO_DEVICE: Lack.DEVICE_NOT_UNDERSTOOD, Lack.NO_CALLS: Lack.CALLS_NOT_UNDERSTOOD}
 
 
-def find_findings(run: Run) -> tuple[tuple[Finding, ...], tuple[NotChecked, ...]]:
+def check_rules(run: Run) -> tuple[tuple[Finding, ...], tuple[NotChecked, ...]]:
     """What the rules find in a run with traces: findings in order, and the rules that lacked their data.
 
     What costs time comes first, then what makes the numbers misleading; in each the larger share of the step first.

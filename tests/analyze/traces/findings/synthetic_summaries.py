@@ -19,7 +19,7 @@ from distprof.facts.trace_summary import (
     SyncTotal,
     TraceSummary,
 )
-from distprof.render.finding_texts import word_finding, word_lack
+from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.report.finding_report import Finding, NotChecked
 from tests.factories import MS, make_run
 
@@ -119,9 +119,9 @@ def find_why(check: Callable[[Run], Result], *items: TraceSummary, run: Run | No
     """Why a rule was not checked."""
     found = check(make_traced(*items, run=run))
     assert isinstance(found, NotChecked), found
-    return word_lack(found)
+    return describe_lack(found)
 
 
 def show_evidence(finding: Finding) -> list[tuple[str, str, str]]:
     """The lines of evidence in words."""
-    return [(line.what, line.value, line.where) for line in word_finding(finding).evidence]
+    return [(line.what, line.value, line.where) for line in describe_finding(finding).evidence]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.analyze.traces.findings.rules import RULES, find_findings
+from distprof.analyze.traces.findings.rules import RULES, check_rules
 from distprof.facts.trace_summary import Category, DeviceTime, TraceSummary
-from distprof.render.finding_texts import word_finding
+from distprof.render.finding_texts import describe_finding
 from distprof.report.finding_report import Finding, NotChecked
 from tests.analyze.traces.findings.synthetic_summaries import (
     make_copy,
@@ -28,7 +28,7 @@ HOSTILE = "</script><script>alert(1)</script>\x1b[31m\u202e" + "x" * 100_000
 
 
 def test_a_good_job_has_no_finding_and_every_rule_was_checked() -> None:
-    assert find_findings(make_traced(make_rank(0), make_rank(1))) == ((), ())
+    assert check_rules(make_traced(make_rank(0), make_rank(1))) == ((), ())
 
 
 def test_names_are_unique_and_findings_bear_them() -> None:
@@ -72,7 +72,7 @@ def make_bad_rank(rank: int) -> TraceSummary:
 
 
 def test_what_costs_time_comes_first_and_the_larger_share_before_the_smaller() -> None:
-    found, lacking = find_findings(make_traced(make_bad_rank(0), make_bad_rank(1)))
+    found, lacking = check_rules(make_traced(make_bad_rank(0), make_bad_rank(1)))
     assert len(found) == len(RULES) and lacking == ()
     misleading = {rule.name for rule in RULES if not rule.costs_time}
     costly = [finding.share_ratio for finding in found if finding.rule not in misleading]
@@ -88,7 +88,7 @@ def test_what_touches_less_than_a_hundredth_of_the_step_is_left_out() -> None:
             make_kernel(Category.ELEMENTWISE, small * 0.004, count=small, small_count=small),
             make_kernel(Category.MATMUL, 100, count=100),
         )
-        found, _ = find_findings(make_traced(make_rank(kernels=kernels, device=make_device(idle_host=21))))
+        found, _ = check_rules(make_traced(make_rank(kernels=kernels, device=make_device(idle_host=21))))
         return [finding.rule for finding in found if finding.rule != "host_bound"]
 
     assert find(500) == ["small_elementwise"] and find(499) == []
@@ -99,7 +99,7 @@ def test_rules_without_their_data_are_listed_with_the_reason() -> None:
         device=None, queue=None, kernels=(), copies=(), syncs=(), ranges=(), calls_ns=None, num_steps=0,
         head={"memory_peak_bytes": None},
     )  # fmt: skip
-    found, lacking = find_findings(make_traced(bare, make_rank(1, **_bare())))
+    found, lacking = check_rules(make_traced(bare, make_rank(1, **_bare())))
     assert found == ()
     assert {item.rule for item in lacking} == {rule.name for rule in RULES}
 
@@ -165,11 +165,11 @@ def test_whatever_the_numbers_shares_are_shares_and_every_rule_answers(facts: li
         )
         for rank, (device, own_kernels, own_ranges, steps, copies) in enumerate(facts)
     ]  # fmt: skip
-    found, lacking = find_findings(make_traced(*items))
+    found, lacking = check_rules(make_traced(*items))
     assert len(found) + len(lacking) <= len(RULES)
     for finding in found:
         assert 0 <= finding.share_ratio <= 1
-        text = word_finding(finding)
+        text = describe_finding(finding)
         assert all(len(line.what) + len(line.value) + len(line.where) < 1_000 for line in text.evidence)
         assert len(text.title) < 500 and len(text.consequence) < 500 and text.remedy
         assert all(math.isfinite(number) for number in list_numbers(finding)) and "n/a" not in text.title

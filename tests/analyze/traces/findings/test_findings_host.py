@@ -9,7 +9,7 @@ import pytest
 from distprof.analyze.traces.findings.host import check_copies_in_step, check_memory_limit, check_sync_in_step
 from distprof.facts.run import DeviceSnapshot, Run
 from distprof.facts.trace_summary import CopyTotal
-from distprof.render.finding_texts import word_finding as word
+from distprof.render.finding_texts import describe_finding as word
 from tests.analyze.traces.findings.synthetic_summaries import (
     GIB,
     find,

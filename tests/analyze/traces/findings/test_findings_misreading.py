@@ -8,7 +8,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.ranges import check_host_is_not_gpu
-from distprof.render.finding_texts import word_finding as word
+from distprof.render.finding_texts import describe_finding as word
 from distprof.render.sections.trace_rows import describe_ranges
 from tests.analyze.traces.findings.synthetic_summaries import (
     find,

@@ -8,7 +8,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Clock
-from distprof.render.finding_texts import word_finding as word
+from distprof.render.finding_texts import describe_finding as word
 from distprof.render.sections.trace_rows import describe_ranges
 from distprof.report.finding_report import Finding
 from distprof.report.report import Report

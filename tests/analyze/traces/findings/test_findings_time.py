@@ -11,7 +11,7 @@ from distprof.analyze.traces.findings.kernels import check_eager_attention, chec
 from distprof.analyze.traces.findings.products import check_fp32_matmul, check_matmul_share, check_older_kernels
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import Category, HostState, LaunchGap, LaunchGaps, QueueLength, TraceSummary
-from distprof.render.finding_texts import word_finding as word
+from distprof.render.finding_texts import describe_finding as word
 from tests.analyze.traces.findings.synthetic_summaries import (
     find,
     find_nothing,
