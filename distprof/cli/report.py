@@ -16,7 +16,7 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.files.files import Written
 from distprof.render.files.report_schema import describe_schema
-from distprof.render.terminal.screen import name_command, render_screen
+from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         render_terminal(report, console)
     else:
         again = name_command(options.paths[0]) if len(options.paths) == 1 else "the same command with --details"
-        place = str(folder) if written.names else None
+        place = name_folder(folder) if written.names else None
         render_screen(report, console, names=written.names, folder=place, again=again)
     return EXIT_OK if report.coverage.complete and written.whole else EXIT_PARTIAL
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from distprof.errors import DataError
 from distprof.report.report import SCHEMA
-from distprof.storage.json_file import read_object
+from distprof.storage.whole_file import read_object
 
 FIRST_SCHEMA = "distprof.report/1"
 CAUSE_NAMES = {

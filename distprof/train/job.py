@@ -24,7 +24,7 @@ from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
 from distprof.render.terminal.progress import StepProgress
-from distprof.render.terminal.screen import name_command, render_screen
+from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.wandb.wandb_thread import WandbThread
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
@@ -94,7 +94,7 @@ class JobReporter:
                 run, report, written = write_report(folder, completed_rows)
         if written.problem is not None:
             self.print_line(f"distprof: {written.problem}")
-        place = str(folder) if written.names else None
+        place = name_folder(folder) if written.names else None
         render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 

@@ -14,7 +14,7 @@ NOTABLE_RATIO = 0.05
 """Share of a step from which communication or jitter is worth an effort."""
 _BY_CAUSE = {
     Cause.INPUT: "compare {who}'s input with the others': its storage, its loader's workers, the size of its samples",
-    Cause.COMPUTE: "compare {who}'s clock rates, temperature and processes with the others' (distprof doctor)",
+    Cause.COMPUTE: "compare {who}'s clock rates, temperature and processes (distprof doctor)",
     Cause.HOST: "see what else runs on the processor of {who}, and launch less there (torch.compile, CUDA graphs)",
     Cause.GRADIENT_NORM: "compare what {who} clips with the others: parameters per rank, and syncs such as .item()",
     Cause.OPTIMIZER: "compare what {who}'s optimizer updates with the others: parameters per rank, fused or not",

@@ -57,24 +57,31 @@ def list_speed(report: Report) -> list[Fact]:
     return [*facts, Fact(label="throughput", text=", ".join(reached))] if reached else facts
 
 
-def list_basis(report: Report) -> list[Fact]:
-    """What was measured, what was left out, how sure numbers are, and what recording cost."""
+def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
+    """What was measured, what was left out, how sure numbers are, and what recording cost.
+
+    Args:
+        report: What is shown.
+        noted: The first note is shown, instead of the number of notes.
+    """
     coverage = report.coverage
     steps = f"{coverage.steps_measured:,} steps"
     if coverage.ranks_missing:
         steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
         steps += f" (missing: {clean_text(name_ranks(coverage.ranks_missing), 30)})"
-    left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} of warm-up"]
+    left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} warm-up"]
     rows = sum(coverage.steps_measured + coverage.steps_warmup < rank.steps_recorded for rank in report.ranks)
     if rows:
         most = max(rank.steps_recorded for rank in report.ranks)
-        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} not recorded whole")
+        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} unrecorded")
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
     told = f"; left out: {', '.join(left_out)}" if left_out else ""
     sure = "; intervals are 95 %" if report.verdict.lost_ratio is not None else ""
     facts = [Fact(label="measured", text=f"{steps}{told}{sure}")]
-    if notes := coverage.notes:
+    if (notes := coverage.notes) and not noted:
+        facts.append(Fact(label="notes", text=f"{len(notes):,}, with --details"))
+    elif notes:
         more = f" (and {len(notes) - 1:,} more, with --details)" if len(notes) > 1 else ""
         facts.append(Fact(label="note", text=clean_text(notes[0], NAMES_LIMIT) + more))
     return facts if is_traced(report) else [*facts, Fact(label="recording", text=describe_overhead(report.overhead))]
@@ -171,13 +178,12 @@ def _show_spread(row: PartRow, ranks: Sequence[int]) -> list[str]:
 def show_causes(report: Report, most: int) -> Section:
     """What each cause costs; the second number only where causes hide each other."""
     causes = () if report.causes is None else report.causes.causes
-    rows = list_causes(report)[: len(causes)][:most]
+    costs = [cause.saved_if_only_this_ratio.value for cause in causes]
+    listed = list_causes(report)
+    rows = [listed[position] for position in sorted(range(len(causes)), key=lambda position: -costs[position])[:most]]
     heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if any(map(is_hidden, causes)) else [])]
     cells = [[clean_text(row[CAUSE_HEADS.index(head)], PLACE_LIMIT) for head in heads] for row in rows]
-    return Section(
-        key="screen_causes", title="", columns=make_columns(heads, cells, ("where", "when")),
-        notes=() if len(causes) <= most else (f"and {len(causes) - most:,} more causes, with --details",),
-    )  # fmt: skip
+    return Section(key="screen_causes", title="", columns=make_columns(heads, cells, ("where", "when")))
 
 
 def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
@@ -187,7 +193,7 @@ def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
     return [show_parts(report, phases), show_causes(report, causes)]
 
 
-def list_end(report: Report, names: Sequence[str], folder: str | None, again: str) -> list[Fact]:
+def list_end(report: Report, names: Sequence[str], folder: str | None, again: str, *, noted: bool) -> list[Fact]:
     """What the numbers are based on, where the files are, and how to see everything.
 
     Args:
@@ -195,9 +201,12 @@ def list_end(report: Report, names: Sequence[str], folder: str | None, again: st
         names: The files that were written.
         folder: Where they are. None: none were written.
         again: The command that shows the rest.
+        noted: As in `list_basis`.
     """
-    where = "none written" if folder is None else f"{', '.join(names)} in {clean_text(folder, 1000)}"
-    return [*list_basis(report), Fact(label="files", text=where), Fact(label="the rest", text=again)]
+    where = "none written" if folder is None else ", ".join(names)
+    if folder is not None and folder not in again:
+        where += f" in {clean_text(folder, 1000)}"
+    return [*list_basis(report, noted=noted), Fact(label="files", text=where), Fact(label="the rest", text=again)]
 
 
 def describe_advice(report: Report) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -22,26 +23,33 @@ SCREEN_LINES = 24
 MAX_ENDS, MAX_FINDINGS = 3, 3
 """Ways in which ranks ended, and findings, that are told here."""
 LAYOUTS = (
-    (9, 4, True), (6, 3, True), (9, 3, False), (6, 3, False), (5, 3, False), (4, 3, False), (4, 2, False),
-    (3, 1, False), (2, 1, False),
+    (9, 4, True, True), (6, 3, True, True), (9, 3, False, True), (6, 3, False, True), (6, 3, False, False),
+    (5, 3, False, False), (5, 2, False, False), (4, 2, False, False), (4, 1, False, False), (3, 1, False, False),
+    (2, 1, False, False),
 )  # fmt: skip
-"""Rows of the tables of phases and of causes, and whether blank lines stand between the parts."""
+"""Rows of the tables of phases and of causes; whether blank lines stand between the parts, and whether a note is shown.
+"""
 
 
 def render_screen(report: Report, console: Console, *, names: Sequence[str], folder: str | None, again: str) -> None:
     """Prints what a person reads first; arguments as of `distprof.render.sections.screen.list_end`."""
-    for phases, causes, spaced in LAYOUTS:
+    for phases, causes, spaced, noted in LAYOUTS:
         tables = list_tables(report, phases, causes)
-        end = list_end(report, names, folder, again)
+        end = list_end(report, names, folder, again, noted=noted)
         parts = [*_list_parts(report, tables, end, spaced=spaced)]
         if len(console.render_lines(Group(*parts), pad=False)) <= SCREEN_LINES:
             break
     print_parts(parts, console)
 
 
-def name_command(path: object) -> str:
+def name_folder(path: Path) -> str:
+    """As short as it is right from the working directory."""
+    return clean_text(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path, 1_000)
+
+
+def name_command(path: Path) -> str:
     """The command that shows the whole report on a folder or a file."""
-    return f"distprof report {clean_text(path, 1_000)} --details"
+    return f"distprof report {name_folder(path)} --details"
 
 
 def _list_parts(
@@ -64,7 +72,6 @@ def _list_parts(
         if section.columns:
             yield from [Text()] if spaced else []
             yield _tabulate(section)
-            yield from (Text(note, style="dim") for note in section.notes)
     yield from [Text()] if spaced else []
     yield _grid(end)
 

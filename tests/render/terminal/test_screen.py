@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -26,7 +27,7 @@ FILES = ("report.html", "report.json", "trace.json.gz")
 
 def show(report: Report, width: int = 80, *, folder: str | None = FOLDER) -> list[str]:
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    render_screen(report, console, names=FILES, folder=folder, again=name_command(FOLDER))
+    render_screen(report, console, names=FILES, folder=folder, again=name_command(Path(FOLDER)))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -56,14 +57,14 @@ def test_a_strangers_ten_questions_are_answered() -> None:
     for answer in (
         "rank 4 is 41.", "fixing it makes steps", "its compute (forward +", "next: compare rank 4's clock rates",
         "step time", "tokens/s", "intervals are 95 %", "ddp, 8 ranks", "measured 30 steps",
-        f"{', '.join(FILES)} in {FOLDER}", "recording n/a: too few shadow steps", f"distprof report {FOLDER} --details",
+        f"files {', '.join(FILES)}", "recording n/a: too few shadow steps", f"distprof report {FOLDER} --details",
     ):  # fmt: skip
         assert answer in text, answer
 
 
 def test_what_was_left_out_and_what_is_missing_is_said() -> None:
     text = "\n".join(show(make_report([make_cause(VerdictKind.JITTER, 3.0)])))
-    assert re.search(r"measured +50 steps; left out: 10 of warm-up; intervals are 95 %", text)
+    assert re.search(r"measured +50 steps; left out: 10 warm-up; intervals are 95 %", text)
     report = simulate_report(8, True)
     coverage = dataclasses.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
     text = " ".join(" ".join(show(dataclasses.replace(report, coverage=coverage))).split())
