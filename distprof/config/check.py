@@ -43,6 +43,10 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
         f"hardware.peak={peak}: must be FLOP/s above 0, or auto, measure or none",
     )
     if isinstance(logger, WandbConfig):
+        _require(
+            "wandb" not in config.profile.loggers,
+            "profile.loggers=wandb logger=wandb: both log the same to W&B: leave one out",
+        )
         limit_s = logger.init_timeout_s
         _require(0 < limit_s < math.inf, f"logger.init_timeout_s={limit_s}: must be above 0 and finite")
     _check_sweep(config, world_size)

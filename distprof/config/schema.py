@@ -125,10 +125,11 @@ class HardwareConfig:
     """Peak FLOP/s of one device: a number, from the table (auto), measured at the start, or none."""
 
 
-LoggerName = Literal["tensorboard", "otel"]
+LoggerName = Literal["tensorboard", "otel", "wandb"]
 """A logger of live metrics: the name of its file in ``distprof/profiler/loggers/``."""
 LOGGER_PACKAGES: dict[LoggerName, tuple[str, str]] = {
     "tensorboard": ("tensorboard", "'distprof[tensorboard]'"), "otel": ("opentelemetry", "'distprof[otel]'"),
+    "wandb": ("wandb", "wandb"),
 }  # fmt: skip
 """The package that it needs, and what to install for it."""
 

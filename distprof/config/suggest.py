@@ -16,10 +16,7 @@ REMOVED = {
     "window_on": _BY_COMMAND, "max_windows": _BY_COMMAND,
 }  # fmt: skip
 """Keys of ``profile`` that there are no more, and what does the same."""
-REMOVED_LOGGERS = {
-    "jsonl": "every step is in ranks/*.jsonl of the run folder",
-    "wandb": "logger=wandb of python -m distprof does the same; a script of your own has tensorboard and otel",
-}
+REMOVED_LOGGERS = {"jsonl": "every step is in ranks/*.jsonl of the run folder"}
 """Likewise for values of ``profile.loggers``."""
 
 

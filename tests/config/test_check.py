@@ -16,6 +16,7 @@ from tests.config.test_config import Overrides, make_config
 
 TEXT = {"name": "text", "path": None, "glob": "*", "max_bytes": 1000, "workers": 0}
 VICTIM = {"rank": 1, "phase": "data", "delay_ms": 5.0, "from_step": 0, "action": "delay"}
+WANDB = {"name": "wandb", "project": "p", "entity": None, "group": None, "mode": "offline", "init_timeout_s": 15.0}
 
 ABOVE_ZERO = (
     "train.steps", "train.seq_len", "train.micro_batch", "train.grad_accum", "group_timeout_s", "train.model.layers",
@@ -67,6 +68,7 @@ REFUSALS: list[tuple[Overrides, str]] = [
     ({"profile.metrics_port": 65536}, "profile.metrics_port=65536: must be 0 to 65535, or null for none"),
     ({"profile.kernel_steps": 0}, "profile.kernel_steps=0"),
     ({"profile.loggers": ["tensorboard"]}, "profile.loggers=tensorboard: needs the package tensorboard: pip install"),
+    ({"profile.loggers": ["wandb"], "logger": WANDB}, "profile.loggers=wandb logger=wandb: both log the same"),
     ({"profile.record": "none"}, "profile.record='none': must be all, or like 100 of 1000, from 1 on"),
     ({"profile.kernel_from": -1}, "profile.kernel_from=-1: must be 0 or more, or null"),
     ({"profile.kernel_from": 2}, "profile.kernel_from=2: must be 3, after the warm-up, to 23, after the last step"),

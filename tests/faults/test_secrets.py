@@ -17,7 +17,7 @@ from torch import nn
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 settings = {"argv": sys.argv, "env": dict(os.environ), "headers": ["Authorization", os.environ["HEADER"]]}
-options = {"run_dir": "watched", "warmup_steps": 0, "config": settings}
+options = {"run_dir": "watched", "loggers": ["wandb"], "warmup_steps": 0, "config": settings}
 with distprof.start("job " + " ".join(sys.argv[1:]), **options) as profiler:
     for _ in profiler.steps(range(3)):
         profiler.phase(" ".join(sys.argv[1:3]))
@@ -74,18 +74,16 @@ def test_fault_48_no_secret_is_in_any_file_page_or_line(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "home").mkdir()
-    own = ["train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "hardware.peak=none", "device=cpu",
+    own = ["train=gpt2_tiny", "train.steps=2", "train.warmup_steps=0", "logger=none", "hardware.peak=none",
+           "device=cpu", "run_dir=own", "inject.rank=0", "inject.action=fail",
            "name=" + json.dumps(" ".join(made[:20]))]  # fmt: skip
     watched = Command(arguments=["train.py", *arguments, *made], environment=environment, before=ATTACH)
-    failing = ["logger=none", "run_dir=own", "inject.rank=0", "inject.action=fail"]
-    trainers = [[*own, *failing], [*own, "logger=wandb", "run_dir=logged"]]
-    done = run(watched, *(Command(arguments=each, environment=environment) for each in trainers), cwd=tmp_path)
-    attached, trained, logged = done
-    assert [each.code for each in done] == [1, 1, 0], done
+    attached, trained = run(watched, Command(arguments=own, environment=environment), cwd=tmp_path)
+    assert (attached.code, trained.code) == (1, 1), (attached, trained)
     shown = run(*(Command(arguments=["report", each]) for each in ("watched", "own")), cwd=tmp_path)
     assert [done.code for done in shown] == [3, 3], shown
-    said = "\n".join([read_own_lines(attached), *(each.out + each.err for each in (trained, logged, *shown))])
+    said = "\n".join([read_own_lines(attached), trained.out, trained.err, *(done.out + done.err for done in shown)])
     assert find_left(tmp_path, said) == []
     written = (tmp_path / "watched" / "run.json").read_text() + (tmp_path / "watched" / "report.json").read_text()
     assert "Authorization: Bearer [redacted]" in written and "no answer to --pwd=[redacted]" in written
-    assert list((tmp_path / "logged").rglob("*.wandb")), "there is a file of W&B, and it was searched"
+    assert list((tmp_path / "watched").rglob("*.wandb")), "there is a file of W&B, and it was searched"

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from distprof import __version__
-from distprof.analyze.cycles.sync_cycles import build_cycles, find_shortage
+from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, mean_confidence_interval
 from distprof.analyze.stats.measured_steps import (
@@ -211,7 +211,7 @@ def foretell_values(
     if not wanted or measured_steps.num_missing:
         return {}
     cycles = build_cycles(measured_steps, headline)
-    if find_shortage(measured_steps, cycles):
+    if explain_shortage(measured_steps, cycles):
         return {}
     return {
         wanted[item.setting, item.value]: SweepRatio(

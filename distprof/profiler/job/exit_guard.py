@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NoReturn
@@ -21,6 +22,15 @@ from torch.distributed import distributed_c10d
 EXIT_WAIT_S = 10.0
 """How long a process that ends waits for the other ranks, which may not end: it alone may have left by ``sys.exit``.
 What it knows is in its file by then."""
+
+
+_guards: weakref.WeakSet[ExitGuard] = weakref.WeakSet()
+
+
+def close_sessions_first() -> None:
+    """Open sessions end before a library that has been loaded since, and that they still need at their end."""
+    for guard in tuple(_guards):
+        guard.go_first()
 
 
 class ExitGuard:
@@ -34,7 +44,8 @@ class ExitGuard:
             leave_groups: Called when the script leaves its process groups.
         """
         self._close, self._before = close, _read_last_error()
-        atexit.register(self._leave)
+        self.go_first()
+        _guards.add(self)
         self._finalizer = util.Finalize(None, self._leave, exitpriority=100)  # of a child, as torch's spawn makes it
         self._original = dist.destroy_process_group
 
@@ -57,8 +68,14 @@ class ExitGuard:
         for place in (dist, distributed_c10d):
             place.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
 
+    def go_first(self) -> None:
+        """At the end of the process, closes it before whatever has been registered by now ends."""
+        atexit.unregister(self._leave)
+        atexit.register(self._leave)
+
     def remove(self) -> None:
         """Watches no longer."""
+        _guards.discard(self)
         atexit.unregister(self._leave)
         self._finalizer.cancel()
         for place in (dist, distributed_c10d):

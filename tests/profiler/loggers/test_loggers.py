@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.server
 import importlib.util
+import os
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -145,6 +148,71 @@ def test_without_a_provider_nothing_leaves_unless_the_environment_says_where(
         OpenTelemetryLogger(make_job(run, tmp_path, said))
 
 
+@pytest.mark.slow
+def test_a_run_in_wandb_leaves_that_of_the_script_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    from distprof.profiler.loggers.wandb import BesideWandbLogger
+    from tests.wandb_file import read_wandb_file
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_PROJECT", "theirs-too")
+    theirs = wandb.init(project="theirs", dir=str(tmp_path), settings=wandb.Settings(silent=True, console="off"))
+    said: list[str] = []
+    (tmp_path / "mine").mkdir()
+    logger = BesideWandbLogger(make_job(run, tmp_path / "mine", said))
+    logger.log(run.rows)
+    logger.close()
+    assert wandb.run is theirs and said[0].startswith("wandb: offline")
+    theirs.log({"loss": 1.0})
+    theirs.finish()
+    wandb.teardown()
+    (path,) = (tmp_path / "mine").glob("wandb/offline-run-*/*.wandb")
+    points = [point for point in read_wandb_file(path).history if "step/time_ms" in point]
+    assert [point["step"] for point in points] == [0, 1, 2, 3]
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert [point["loss"] for point in read_wandb_file(path).history] == [1.0]
+
+
+SCRIPT = """
+import io, sys, time
+import distprof
+sys.stderr = io.StringIO()
+profiler = distprof.start("a", run_dir="run", find=False, loggers=["wandb"], warmup_steps=0, window_s=0.1)
+end_s = time.monotonic() + 60
+while time.monotonic() < end_s and "wandb: " not in sys.stderr.getvalue():
+    with profiler.step():
+        time.sleep(0.005)
+sys.__stderr__.write(sys.stderr.getvalue())
+sys.stderr = sys.__stderr__
+print(time.time(), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_fault_31_a_server_that_accepts_and_never_answers_does_not_keep_the_process(tmp_path: Path) -> None:
+    from tests.wandb_file import read_wandb_file
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment = os.environ | {
+            "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "WANDB_API_KEY": "a" * 40,
+            "PYTHONPATH": str(Path(distprof.__file__).parent.parent),
+        }  # fmt: skip
+        environment.pop("WANDB_MODE", None)
+        job = subprocess.run(
+            [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
+    assert job.returncode == 0, job.stderr
+    assert time.time() - float(job.stdout.split()[-1]) < 20.0  # two seconds on an idle machine; 28 and more before
+    said = [line for line in job.stderr.splitlines() if "wandb" in line]
+    assert len(said) == 1 and said[0].startswith("wandb: offline (not online: no answer in 3 s); upload with: ")
+    (path,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
+    steps = [point["step"] for point in read_wandb_file(path).history if "step/time_ms" in point]
+    assert steps[-1] == read_run(tmp_path / "run").rows.shape[1] - 1
+
+
 class Odd:
     """A logger that does what a test says at its n-th call."""
 
@@ -245,7 +313,7 @@ def test_after_a_failure_the_loggers_end_with_what_had_been_gathered(tmp_path: P
 
 
 def test_wrong_names_and_missing_packages_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"loggers=.*: expected a list of tensorboard, otel"):
+    with pytest.raises(UsageError, match=r"loggers=.*: expected a list of tensorboard, otel, wandb"):
         distprof.start(loggers=["pigeon"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorboard" else True)
     wanted = r"loggers=tensorboard: needs the package tensorboard: pip install 'distprof\[tensorboard\]'"
