@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from distprof import __version__
-from distprof.analyze.cycles.sync_cycles import build_cycles
+from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, mean_confidence_interval
 from distprof.analyze.stats.measured_steps import (
