@@ -1,4 +1,4 @@
-"""The programs, and what is to be found in each. RESULTS_attach.md says which expectations a first result corrected."""
+"""The programs, and what is to be found in each. RESULTS.md says which expectations a first result corrected."""
 
 from __future__ import annotations
 
