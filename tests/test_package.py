@@ -117,7 +117,7 @@ def test_an_unpacked_wheel_finds_its_configuration(wheel: dict[str, bytes], tmp_
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    program = "from distprof.config.choice import find_conf; print(find_conf())"
+    program = "from distprof.config.choice import locate_conf; print(locate_conf())"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "distprof" / "conf")), done.stderr
 

@@ -53,6 +53,7 @@ VERBS = {
     "wandb-dashboard": Verb("distprof.cli.wandb_dashboard", "save a Weights & Biases workspace for logged jobs"),
 }
 """The verbs, in the order of `distprof --help`."""
+VERSION_HELP = "print the version"
 ELSEWHERE = {
     "attach": "runs a script as Python does: python -m distprof.attach SCRIPT",
     **{
@@ -97,7 +98,8 @@ def run_safely(run: Callable[[], int], verb: str, arguments: Sequence[str]) -> i
 
 def list_verbs() -> str:
     """A line for each verb, for `distprof --help`."""
-    return "".join(f"  distprof {name:<16} {verb.help}\n" for name, verb in VERBS.items())
+    lines = {**{name: verb.help for name, verb in VERBS.items()}, "version": VERSION_HELP}
+    return "".join(f"  distprof {name:<16} {text}\n" for name, text in lines.items())
 
 
 def _print_error(text: str, arguments: Sequence[str], *, more: str = "") -> None:
@@ -142,5 +144,5 @@ def _make_parser(verb: str, module: VerbModule | None) -> argparse.ArgumentParse
                 formatter_class=ParagraphFormatter,
             )
         )  # fmt: skip
-    verbs.add_parser("version", help="print the version")
+    verbs.add_parser("version", help=VERSION_HELP)
     return parser

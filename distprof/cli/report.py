@@ -7,6 +7,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,8 +15,6 @@ from distprof.analyze import analyze
 from distprof.cli.options import LONGEST_PATH, add_width, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
-from distprof.render.files.files import Written
-from distprof.render.files.report_schema import describe_schema
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.unread import list_unread
@@ -24,6 +23,9 @@ from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.load_run import read_paths
 from distprof.traces.reduce.phase_names import NameMap
+
+if TYPE_CHECKING:
+    from distprof.render.files.files import Written
 
 DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
@@ -34,7 +36,7 @@ compares its jobs. What is shown fits one screen; --details shows the rest, and 
 EPILOG = """\
 examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp
-  distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details   every table and note
+  distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details
   distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
   distprof report traces/                             one trace per rank
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
@@ -59,6 +61,8 @@ class _ShowSchema(argparse.Action):
     """Prints the schema of ``report.json`` and exits, as ``--help`` does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from distprof.render.files.report_schema import describe_schema
+
         print(json.dumps(describe_schema(), indent=2))
         parser.exit()
 
@@ -112,15 +116,16 @@ def run(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     report = analyze(recorded)
     folder = _choose_folder(options)
-    written = Written(names=(), problem=None) if options.no_write else _write(folder, recorded, report)
+    written = None if options.no_write else _write(folder, recorded, report)
+    made = () if written is None else written.names
     console = Console(width=options.width)
     if options.details:
         render_terminal(report, console)
     else:
         again = name_command(options.paths[0]) if len(options.paths) == 1 else "the same command with --details"
-        place = name_folder(folder) if written.names else None
-        render_screen(report, console, names=written.names, folder=place, again=again)
-    return EXIT_OK if report.coverage.complete and written.whole else EXIT_PARTIAL
+        place = name_folder(folder) if made else None
+        render_screen(report, console, names=made, folder=place, again=again)
+    return EXIT_OK if report.coverage.complete and (written is None or written.whole) else EXIT_PARTIAL
 
 
 def _write(folder: Path, run: Run, report: Report) -> Written:

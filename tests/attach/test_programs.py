@@ -77,7 +77,7 @@ RUNS = {
                             broken=(f"{OPTIMIZERS}._before", f"{OPTIMIZERS}._after")),
     "broken_border": Watched(program="no_loader", steps=None, phases="",
                              broken=("observe.instrumentation:ReentrancyGuard.admits",)),
-    "broken_bucket": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=(f"{WATCH}.find_code",)),
+    "broken_bucket": Watched(program="plain_ddp", steps=16, phases=ALONE, broken=(f"{WATCH}.look_up_code",)),
     "broken_collective": Watched(program="no_loader", steps=15, phases="forward backward grad_norm optimizer",
                                  broken=(f"{RECORDER}.resume", f"{WATCH}.issue")),
     "broken_unit": Watched(program="fsdp2", steps=12, phases="forward backward grad_norm optimizer",

@@ -51,7 +51,7 @@ def test_fault_12_a_deleted_rank_a_foreign_one_and_one_that_is_there_twice(
     assert whole["verdict"]["rank"] == 2 and whole["verdict"]["lost_ns"] is not None and whole["what_if"]
     assert any(ratio == 1 for item in whole["waits"] for ratio in item["last_ratio"])
     rank_path(folder, 3).unlink()  # deleted: the others' waits are at least, and no cost is known
-    assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
+    assert run_verb(["report", str(folder), "--details"]) == EXIT_PARTIAL
     shown, part = capsys.readouterr().out, read_json(folder)
     assert part["coverage"]["ranks_missing"] == [3] and "rank 3 is missing" in shown
     assert (part["verdict"]["rank"], part["verdict"]["critical"], part["verdict"]["lost_ns"]) == (2, False, None)

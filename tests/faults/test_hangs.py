@@ -112,7 +112,7 @@ def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
     if case in CODES:  # as without distprof, whatever its threads wait for
         process.communicate(LIMIT_S)
         assert process.returncode == CODES[case]
-    assert run_verb(["report", str(folder), "--width", "1000"]) == EXIT_PARTIAL
+    assert run_verb(["report", str(folder), "--details", "--width", "1000"]) == EXIT_PARTIAL
     sentence, *rest = (line.rstrip() for line in capsys.readouterr().out.splitlines())
     hang: dict[str, Any] = json.loads((folder / "report.json").read_text())["hang"]
     culprit = next(stand for stand in hang["stands"] if stand["ranks"] == [CULPRIT])

@@ -135,7 +135,10 @@ def test_fault_16_names_that_are_code_reach_the_terminal_and_the_page_as_text_on
     tmp_path: Path, usual_tags: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (hostile,) = (item for item in CORPUS if item.name == "names that are code")
-    assert run_verb(["report", str(hostile.make(tmp_path)), "--out", str(tmp_path / "out"), "--width", "150"]) == 0
+    assert (
+        run_verb(["report", str(hostile.make(tmp_path)), "--details", "--out", str(tmp_path / "out"), "--width", "150"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert re.sub(r"[\n]", "", shown).isprintable()
     assert (

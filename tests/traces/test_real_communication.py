@@ -94,7 +94,7 @@ def test_an_exchange_among_eight_ranks_has_its_name_and_no_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = find_shared("data", "kineto", "v100_dlrm_8ranks", "worker0_step_12.1694128201545.pt.trace.json")
-    run_verb(["report", str(first.parent), "--out", str(tmp_path)])
+    run_verb(["report", str(first.parent), "--details", "--out", str(tmp_path)])
     report = json.loads((tmp_path / "report.json").read_text())
     counts = {item["kind"]: item["count_per_step"] for item in report["communication"]}
     assert counts == {"all_reduce": [3] * 8, "all_to_all": [5] * 8}
@@ -105,7 +105,7 @@ def test_an_exchange_among_eight_ranks_has_its_name_and_no_size(
 
 def test_gloo_on_cpus_exposes_nobody_knows_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = find_shared("data", "kineto", "cpu_gloo.json.gz")
-    assert run_verb(["report", str(path), "--out", str(tmp_path)]) == EXIT_PARTIAL
+    assert run_verb(["report", str(path), "--details", "--out", str(tmp_path)]) == EXIT_PARTIAL
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["headline"]["exposed_ratio"] is None and report["headline"]["exposed_ns"] is None
     assert "exposed comm.  n/a" in capsys.readouterr().out

@@ -22,7 +22,6 @@ import numpy as np
 from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
 from distprof.facts.run import COLUMN, Clock, FloatArray
 from distprof.record.step.recorder import Recorder
-from distprof.render.sections.coverage import describe_overhead
 from distprof.report.wait_report import OverheadReport
 
 MAX_FALSE_RATIO = 0.005
@@ -197,6 +196,8 @@ def keep_budget(
         return on_steps
 
     def exceed(overhead: OverheadReport) -> None:
+        from distprof.render.sections.coverage import describe_overhead  # here, as no job starts by needing it
+
         stop()
         print_line(f"distprof: recording {describe_overhead(overhead)}: {describe_stop(limit_ratio)}")
 

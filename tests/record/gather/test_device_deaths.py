@@ -196,7 +196,7 @@ def test_the_last_steps_and_where_the_ranks_stood_are_in_the_report(
     assert kept in (range(2, WINDOW) if "{last}" in TOLD[how] else {LAST + (how == "exception")})
     assert (run.column("step_host_ns")[1, :kept] == HOST_NS).all()
     assert np.isfinite(run.column("step_device_ns")[1]).sum() >= 2
-    assert run_verb(["report", str(folder), "--no-write", "--width", "400"]) == 3
+    assert run_verb(["report", str(folder), "--details", "--no-write", "--width", "400"]) == 3
     shown = capsys.readouterr().out
     assert f"rank 1 {TOLD[how].format(last=kept - 1)}" in shown
     assert f"rank 0 {ABRUPT.format(last=LAST + 1)}: no step had ended for 0.008 s, " in shown
