@@ -13,7 +13,7 @@ from rich.text import Text
 
 from distprof.cli.options import add_number, add_width
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
-from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import name_ranks
 from distprof.facts.trace import IntArray, Trace
 from distprof.render.terminal.nsys_tables import render_table, write_csv
 from distprof.render.terminal.unread import list_unread

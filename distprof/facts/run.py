@@ -7,7 +7,7 @@ and zero. Times are integers of nanoseconds up to 2**53, which float64 holds exa
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -333,3 +333,17 @@ class Segments:
     """Length of each segment; they sum to the step unless ``truncated``."""
     truncated: bool = False
     """Whether the step had more segments than are kept."""
+
+
+def name_ranks(ranks: Sequence[int], *, most: int | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 7``; beyond ``most`` ranges, the first ones and ``...``."""
+    ordered = sorted(set(ranks))
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    names = ", ".join("-".join(map(str, ends)) for ends in runs[:most])
+    more = "" if most is None or len(runs) <= most else ", ..."
+    return f"rank {names}" if len(ordered) == 1 else f"ranks {names}{more}"

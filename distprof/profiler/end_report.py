@@ -14,8 +14,8 @@ from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
-from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta
+from distprof.storage.safe_open import require_own
 from distprof.traces.load_run import load_run
 
 MOST_ENDS = 3

@@ -10,7 +10,6 @@ from itertools import zip_longest
 
 import numpy as np
 
-from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import (
     COLUMN,
     UNEVEN_KINDS,
@@ -21,6 +20,7 @@ from distprof.facts.run import (
     IntArray,
     Phase,
     make_rows,
+    name_ranks,
 )
 from distprof.storage.collective_records import GroupInfo, RankCollectives
 

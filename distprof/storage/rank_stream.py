@@ -23,9 +23,9 @@ from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
 from distprof.facts.stand import Stand
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
-from distprof.storage.own_folder import require_own
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
+from distprof.storage.safe_open import require_own
 from distprof.storage.stream_part import SCHEMA, RankStream
 
 

@@ -9,6 +9,7 @@ How much of a foreign file is read before it is refused is limited too: its size
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -118,3 +119,36 @@ def begins_with(path: Path, begin: bytes) -> bool:
             return file.read(len(begin)) == begin
     except DataError:
         return False
+
+
+_known: dict[Path, tuple[int, int]] = {}
+
+
+def keep_in_mind(folder: Path) -> None:
+    """From now on `require_own` knows this folder. Raises OSError if there is none."""
+    _known[folder.absolute()] = _identify(folder)
+
+
+def require_own(path: Path) -> None:
+    """Refuses a path in a run folder of this process if that is another folder now, or if a link leads out of it.
+
+    Raises:
+        OSError: It is.
+    """
+    path = path.absolute()
+    for folder in (path, *path.parents):
+        own = _known.get(folder)
+        if own is None:
+            continue
+        try:
+            same = _identify(folder) == own
+        except FileNotFoundError:
+            return  # whoever writes says so
+        inside = path.relative_to(folder).parents[:-1]
+        if not same or any((folder / part).is_symlink() for part in inside):
+            raise OSError(errno.ESTALE, "something else has taken the place of the run folder", str(folder))
+
+
+def _identify(folder: Path) -> tuple[int, int]:
+    found = os.stat(folder)
+    return found.st_dev, found.st_ino

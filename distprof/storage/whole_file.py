@@ -10,8 +10,7 @@ from typing import Any
 
 from distprof.config.decode import load_json, require_flat
 from distprof.errors import DataError
-from distprof.storage.own_folder import require_own
-from distprof.storage.safe_open import open_file
+from distprof.storage.safe_open import open_file, require_own
 
 
 def write_whole(path: Path, data: bytes | str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.rank_names import name_ranks
 from distprof.facts.run import (
     COLUMN,
     ClockReading,
@@ -21,6 +20,7 @@ from distprof.facts.run import (
     Run,
     RunMeta,
     make_rows,
+    name_ranks,
 )
 from distprof.facts.trace import TraceHead
 from distprof.storage.match_collectives import align_rows, match_collectives

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from distprof.storage import own_folder
-from distprof.storage.own_folder import keep_in_mind, require_own
+from distprof.storage import safe_open
+from distprof.storage.safe_open import keep_in_mind, require_own
 from distprof.storage.whole_file import write_whole
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(own_folder, "_known", {})
+    monkeypatch.setattr(safe_open, "_known", {})
     made = tmp_path / "run"
     (made / "kernels").mkdir(parents=True)
     keep_in_mind(made)
@@ -63,7 +63,7 @@ def test_a_folder_that_was_moved_and_linked_to_and_a_deleted_one_are_no_stranger
 
 
 def test_a_run_folder_that_was_asked_for_as_a_link_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_folder, "_known", {})
+    monkeypatch.setattr(safe_open, "_known", {})
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     keep_in_mind(tmp_path / "link")

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, drift_ratio, map_clocks
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import UNEVEN_KINDS, Collectives, FloatArray, IntArray, Run
+from distprof.facts.run import UNEVEN_KINDS, Collectives, FloatArray, IntArray, Run, name_ranks
 from distprof.report.report import DeviceClockReport
 
 END_SKEW_NS = 20_000.0

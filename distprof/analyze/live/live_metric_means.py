@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import sum_exposed
-from distprof.analyze.stats.measured_steps import measure_between
+from distprof.analyze.stats.measured_steps import measure_between, sum_exposed
 from distprof.analyze.stats.statistics import ratio_of_sums
 from distprof.facts.run import COLUMN, KINDS, PHASES, ROW_WIDTH, Clock, FloatArray
 

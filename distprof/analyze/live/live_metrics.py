@@ -22,8 +22,7 @@ from distprof.analyze.live.live_metric_means import (
     is_shadow,
     shorten,
 )
-from distprof.analyze.stats.exposed import subtract_exposed
-from distprof.analyze.stats.measured_steps import counts_between
+from distprof.analyze.stats.measured_steps import counts_between, subtract_exposed
 from distprof.analyze.summary.headline import pick_busiest
 from distprof.analyze.summary.ranks import compute_flop_rates, compute_mfu
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.stats.exposed import compute_exposed
-from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import KINDS, Clock, Collectives, Run
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed
+from distprof.facts.run import KINDS, Clock, Collectives, Run, name_ranks
 from distprof.report.report import Coverage
 
 MAX_GROUPS = 4

@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import compute_exposed, compute_own_times, compute_waits
-from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.stats.measured_steps import (
+    MeasuredSteps,
+    Timing,
+    compute_exposed,
+    compute_own_times,
+    compute_waits,
+)
 from distprof.analyze.stats.statistics import as_number, excess_over_others, ratio_of_sums, spread_over_ranks
 from distprof.analyze.summary.ranks import Efficiency
 from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock, FloatArray

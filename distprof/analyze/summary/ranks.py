@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.exposed import compute_exposed, compute_own_times
-from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed, compute_own_times
 from distprof.analyze.stats.statistics import as_number
 from distprof.facts.run import FloatArray, Peak
 from distprof.report.report import FlopsReport, RankReport

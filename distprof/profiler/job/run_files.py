@@ -24,9 +24,9 @@ from distprof.config.decode import decode
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.run import RankInfo, RunMeta, Work
-from distprof.storage.own_folder import keep_in_mind
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
+from distprof.storage.safe_open import keep_in_mind
 from distprof.world import World, collect_texts, share_text, wait_for_ranks
 
 PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")

@@ -19,7 +19,7 @@ from distprof.patching import is_fsdp2
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.step.recorder import Recorder
 from distprof.storage.module_files import encode_modules
-from distprof.storage.own_folder import require_own
+from distprof.storage.safe_open import require_own
 from distprof.storage.whole_file import write_whole
 
 EXTRA_STEPS = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch.profiler import kineto_available
 
 from distprof.errors import DataError, describe_error
-from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import name_ranks
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.record.gather.window_agreement import WindowOutcome
 from distprof.record.windows.nvtx_ranges import tool_listens

@@ -30,8 +30,8 @@ from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowOutcome
 from distprof.record.step.protocols import PhaseRanges
 from distprof.record.step.recorder import Recorder
-from distprof.storage.own_folder import require_own
 from distprof.storage.run_folder import kernel_path
+from distprof.storage.safe_open import require_own
 from distprof.world import World
 
 METADATA_KEY = "distprof"

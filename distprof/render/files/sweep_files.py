@@ -9,7 +9,7 @@ from pathlib import Path
 from distprof.render.files.column_files import Columns, list_writers
 from distprof.render.files.files import Written, write_each
 from distprof.render.html.page import make_page, show_section
-from distprof.render.html.sweep_svg import draw_jobs
+from distprof.render.html.svg import draw_jobs
 from distprof.render.markup import make_section, show
 from distprof.render.sections.sweep_sections import list_sweep_sections
 from distprof.report.sweep_report import SweepRatio, SweepReport, to_plain_sweep

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import name_ranks
 from distprof.render.units import clean_text, format_ratio
 from distprof.report.finding_report import Figure, Finding, NotChecked
 

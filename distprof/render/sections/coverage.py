@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import Clock
+from distprof.facts.run import Clock, name_ranks
 from distprof.render.sections.cause_words import NAME_LIMIT
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import name_ranks
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import NOT_MEASURED, clean_text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import Phase
+from distprof.facts.run import Phase, name_ranks
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text
 from distprof.report.hang_report import HangReport, PendingReport, StandReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.facts.rank_names import name_ranks
+from distprof.facts.run import name_ranks
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import (

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import Clock, Stretch
+from distprof.facts.run import Clock, Stretch, name_ranks
 from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, is_hidden, list_causes
 from distprof.render.sections.coverage import describe_overhead
 from distprof.render.sections.hangs import show_stands

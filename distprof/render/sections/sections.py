@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
 from distprof.facts.run import Clock
-from distprof.render.sections.bandwidths import show_bandwidths
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.ends import name_end
-from distprof.render.sections.forecasts import list_assumptions, list_forecasts
 from distprof.render.sections.hangs import show_stands
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
-from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs
+from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs, show_change
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
+    format_bandwidth,
     format_bytes,
     format_count,
     format_flops_per_s,
@@ -27,8 +27,8 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
-from distprof.report.report import BetweenReport, RankReport, Report, StepReport
-from distprof.report.wait_report import Spread
+from distprof.report.report import BandwidthReport, BetweenReport, RankReport, Report, StepReport
+from distprof.report.wait_report import ChangedSetting, Forecast, Spread
 
 EVIDENCE_HEADS = ("sign", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
@@ -265,3 +265,81 @@ def _list_device(rank: RankReport) -> list[str]:
 
 def _with_unit(value: float | None, unit: str) -> str:
     return NOT_MEASURED if value is None else f"{value:.0f} {unit}"
+
+
+_ASSUMPTIONS = {
+    ChangedSetting.GRAD_ACCUM: "micro-steps: each takes as long as a recorded one, and only the last one reduces "
+    "gradients",
+    ChangedSetting.RESHARD_AFTER_FORWARD: "no resharding after forward: an upper limit: nothing is gathered in "
+    "backward, and memory holds all parameters until then",
+}
+
+
+def list_forecasts(report: Report) -> list[list[str]]:
+    """A row per forecast, in the form of `distprof.render.sections.verdict.list_what_ifs`."""
+    return [_show_forecast(item) for item in report.forecasts]
+
+
+def _show_forecast(item: Forecast) -> list[str]:
+    name = "no resharding after forward"
+    if item.setting is ChangedSetting.GRAD_ACCUM:
+        name = f"{item.value:,.0f} micro-step{'s' if item.value > 1 else ''}"
+    row = show_change(name, item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
+    if item.setting is ChangedSetting.GRAD_ACCUM:
+        row[2] = "not comparable"  # a step of other work; tokens/s tell what it is worth
+    return row
+
+
+def list_assumptions(report: Report) -> list[str]:
+    """What the forecasts suppose, a sentence each."""
+    there = {item.setting for item in report.forecasts}
+    return [text for setting, text in _ASSUMPTIONS.items() if setting in there]
+
+
+BANDWIDTH_HEADS = (
+    "collective", "size", "group", "ranks", "count", "transfer", "algorithm", "bus bandwidth", "slowest group",
+)  # fmt: skip
+SLOWEST = BANDWIDTH_HEADS[-1]
+GROUP_LIMIT = 24
+
+
+def show_bandwidths(report: Report) -> Section:
+    """A row per kind, size and shape of group; of several groups, the one in the middle."""
+    alike: dict[tuple[object, ...], list[BandwidthReport]] = {}
+    for item in report.bandwidths:
+        key = (item.kind, item.least_bytes, item.most_bytes, item.num_ranks, len(item.hosts))
+        alike.setdefault(key, []).append(item)
+    columns = make_columns(BANDWIDTH_HEADS, [_show_bandwidth(items) for items in alike.values()])
+    return Section(
+        key="bandwidths", title="bandwidth: of a transfer, by size of the whole buffer; as nccl-tests define it",
+        columns=tuple(column for column in columns if column.head != SLOWEST or column.has_values()),
+    )  # fmt: skip
+
+
+def _show_bandwidth(items: Sequence[BandwidthReport]) -> list[str]:
+    first = items[0]
+    name = clean_text(first.group, GROUP_LIMIT) if len(items) == 1 else f"{len(items):,} groups"
+    return [
+        first.kind, _show_size(first), name, f"{first.num_ranks:,}", f"{sum(item.count for item in items):,}",
+        format_time(_median_of_known([item.transfer_ns for item in items])),
+        format_bandwidth(_median_of_known([item.algorithm_bytes_per_s for item in items])),
+        format_bandwidth(_median_of_known([item.bus_bytes_per_s for item in items])), _name_slowest(items),
+    ]  # fmt: skip
+
+
+def _show_size(item: BandwidthReport) -> str:
+    least, most = format_bytes(item.least_bytes), format_bytes(item.most_bytes)
+    return least if least == most else f"{least} to {most}"
+
+
+def _median_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _name_slowest(items: Sequence[BandwidthReport]) -> str:
+    known = [item for item in items if item.bus_bytes_per_s is not None]
+    if len(items) == 1 or not known:
+        return "" if len(items) == 1 else NOT_MEASURED
+    slowest = min(known, key=lambda item: item.bus_bytes_per_s or 0.0)
+    return f"{clean_text(slowest.group, GROUP_LIMIT)}: {format_bandwidth(slowest.bus_bytes_per_s)}"

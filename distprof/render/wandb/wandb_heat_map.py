@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.analyze.stats.exposed import subtract_exposed, sum_exposed
+from distprof.analyze.stats.measured_steps import subtract_exposed, sum_exposed
 from distprof.facts.run import Clock, FloatArray, Run
 from distprof.render.units import format_time
 from distprof.report.report import Report

@@ -12,7 +12,7 @@ from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.record.gather.background_consumer import CALL_LIMIT_S, BackgroundConsumer
 from distprof.render.html.page import make_page
-from distprof.render.html.sweep_svg import draw_jobs
+from distprof.render.html.svg import draw_jobs
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import choose_mode, close_run, end_service, open_run, wants_online
 from distprof.render.wandb.wandb_panels import SWEEP_CHART, SWEEP_TABLE

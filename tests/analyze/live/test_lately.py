@@ -11,7 +11,7 @@ from distprof.analyze import analyze
 from distprof.analyze.live import lately
 from distprof.analyze.live.lately import LatestSteps
 from distprof.analyze.live.live_metrics import Points
-from distprof.analyze.stats.exposed import sum_exposed
+from distprof.analyze.stats.measured_steps import sum_exposed
 from distprof.analyze.summary.headline import pick_busiest
 from distprof.facts.run import COLUMN, Clock, Run
 from distprof.profiler.metrics.metrics import Metrics

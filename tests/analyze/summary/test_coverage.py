@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.facts.rank_names import name_ranks
-from distprof.facts.run import Run
+from distprof.facts.run import Run, name_ranks
 from distprof.report.report import Coverage
 from tests.factories import USUAL_NS, drop_rows, make_run
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.facts.run import CollectiveKind
 from distprof.render.html.html import render_html
-from distprof.render.sections.bandwidths import show_bandwidths
+from distprof.render.sections.sections import show_bandwidths
 from distprof.render.terminal.terminal import render_terminal
 from distprof.report.report import Report
 from tests.analyze.device_tables import make_device_run, make_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from distprof.analyze import analyze
-from distprof.render.sections.forecasts import list_assumptions, list_forecasts
+from distprof.render.sections.sections import list_assumptions, list_forecasts
 from distprof.report.report import Report
 from distprof.report.wait_report import ChangedSetting, Estimate, Forecast
 from tests.factories import MS, make_run
