@@ -23,7 +23,7 @@ from distprof.facts.run import (
     Segments,
     Work,
 )
-from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.facts.stand import GroupState, Pending, RankState
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter
 
@@ -75,11 +75,11 @@ def _write_rank(path: Path, rank: int) -> None:
     writer.close()
 
 
-def _make_stand(rank: int) -> Stand:
+def _make_stand(rank: int) -> RankState:
     """Where a rank stood if it had not completed: ranks 0 and 2 wait for rank 1."""
     pending = None if rank == 1 else Pending(number=9, kind="all_reduce", in_step=2)
-    group = GroupStand(group="default", backend="gloo", ranks=None, issued=9 - (rank == 1), pending=pending)
-    return Stand(
+    group = GroupState(group="default", backend="gloo", ranks=None, issued=9 - (rank == 1), pending=pending)
+    return RankState(
         source="ring", step=STEPS, inside=True, phase="backward", stalled_s=480.0, where="train.py:41 step",
         stack=("threading.py:327 wait", "train.py:41 step"), groups=(group,),
     )  # fmt: skip

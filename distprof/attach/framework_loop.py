@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distprof.profiler.session.border import guard_methods, print_to_stderr
+from distprof.profiler.session.guarded_calls import guard_methods, print_to_stderr
 from distprof.profiler.session.session import Session
 
 

@@ -16,7 +16,7 @@ except ImportError:  # the older package, which has the same one
 from distprof.attach.framework_loop import FrameworkCallback, FrameworkLoop
 from distprof.errors import UsageError
 from distprof.profiler.open_session import start
-from distprof.profiler.session.border import answer_nothing, answers, guard_methods
+from distprof.profiler.session.guarded_calls import answer_nothing, answers, guard_methods
 
 
 @guard_methods

@@ -18,7 +18,7 @@ from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.modules import ModuleTable
-from distprof.facts.stand import Stand
+from distprof.facts.stand import RankState
 from distprof.facts.trace_summary import TraceSummary
 from distprof.facts.writer_liveness import LastWrite
 
@@ -141,7 +141,7 @@ class RankInfo:
     """"completed", "failed", "terminated". None: not known (of a trace), or the stream has no end (killed, or still
     running)."""
     last_write: LastWrite | None = None  # of a stream without an end
-    stand: Stand | None = None
+    stand: RankState | None = None
     """Where it stood when its steps stopped ending, or when it ended early. None: not known, or it completed."""
     error: str | None = None
     """The last line of the error; for a terminated rank the signal and where it was; for one without an end whose steps

@@ -43,13 +43,13 @@ class StoppedRank:
 
     rank: int
     stack: tuple[str, ...]
-    """As `Stand.stack`."""
+    """As `RankState.stack`."""
     where: str | None
-    """As `Stand.where`."""
+    """As `RankState.where`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStand:
+class GroupState:
     """How far a rank is in the collectives of one process group."""
 
     group: str
@@ -64,7 +64,7 @@ class GroupStand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class RankState:
     """The state of one rank."""
 
     source: Literal["ring", "none", "place"]
@@ -83,7 +83,7 @@ class Stand:
     `MAX_FRAMES`. Empty: unknown."""
     where: str | None = None
     """The innermost frame of the user's own code, if there is one, else the innermost."""
-    groups: tuple[GroupStand, ...] = ()
+    groups: tuple[GroupState, ...] = ()
     """At most `MAX_GROUPS`."""
     message: Message | None = None
     """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""

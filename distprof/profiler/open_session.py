@@ -38,7 +38,7 @@ from distprof.profiler.job.model_inspection import (
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.profiler.rank.profiler import name_exit
-from distprof.profiler.session.border import print_to_stderr
+from distprof.profiler.session.guarded_calls import print_to_stderr
 from distprof.profiler.session.session import Session
 from distprof.record.device.peak import DTYPES
 from distprof.record.gather.end_on_signal import delay_signals

@@ -8,13 +8,13 @@ import enum
 from collections.abc import Mapping
 
 
-class Lack(enum.StrEnum):
+class MissingData(enum.StrEnum):
     """Why a rule could not be checked."""
 
     why: str
     """In words, for which renderers fill in how much of the time is in doubt, and on which ranks."""
 
-    def __new__(cls, name: str, why: str) -> Lack:
+    def __new__(cls, name: str, why: str) -> MissingData:
         lack = str.__new__(cls, name)
         lack._value_, lack.why = name, why
         return lack
@@ -44,7 +44,7 @@ class Lack(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class EvidenceItem:
     """Numbers of one kernel, call, kind of copy or range that a finding is based on."""
 
     sign: str
@@ -73,13 +73,13 @@ class Finding:
     by_rank: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     """What the rule looks at, by position in ``ranks``; named as ``facts`` are."""
     facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Other numbers, of the worst rank unless they concern all; named as those of a `Figure`. What is not measured is
-    left out."""
+    """Other numbers, of the worst rank unless they concern all; named as those of an `EvidenceItem`. What is not
+    measured is left out."""
     per_step: bool = True
     """False: some rank has no known steps, so device times, counts and shares are those of the whole trace."""
     traits: tuple[str, ...] = ()
     """What the rule concluded besides its numbers, on which the words of the finding depend."""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[EvidenceItem, ...] = ()
     """The most important first."""
 
 
@@ -89,7 +89,7 @@ class NotChecked:
 
     rule: str
     """Name of the rule, as the table in docs/findings.md has it."""
-    lack: Lack
+    lack: MissingData
     share_ratio: float | None = None
     """How much of the time is in doubt. None: the reason has no such number."""
     ranks: tuple[int, ...] = ()

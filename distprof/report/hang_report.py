@@ -23,7 +23,7 @@ class PendingReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StandReport:
+class RankStateReport:
     """Ranks that stand at the same place."""
 
     ranks: tuple[int, ...]
@@ -75,5 +75,5 @@ class HangReport:
     """How long no step had ended when the ranks wrote this, the longest. None: ranks ended before that."""
     waited_s: float | None
     """How long ranks had waited for others when the job was stopped. None: it was not, or before that."""
-    stands: tuple[StandReport, ...]
+    stands: tuple[RankStateReport, ...]
     """Where all ranks stood, those to blame first."""

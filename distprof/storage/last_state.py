@@ -17,7 +17,7 @@ from typing import Protocol
 
 from distprof.config.decode import MAX_EXACT
 from distprof.facts.run import PHASES
-from distprof.facts.stand import MAX_FRAMES, Stand
+from distprof.facts.stand import MAX_FRAMES, RankState
 
 POSITION_SUFFIX, STACK_SUFFIX = ".position", ".stack"
 BETWEEN, UNKNOWN = -1, -2
@@ -29,7 +29,7 @@ _NOT_THE_USERS = re.compile(
     r"<|.*/(site-packages|dist-packages|python3\.\d+)/|.*/distprof/((attach|observe|profiler|record)/|\w+\.py)"
 )
 Stack = tuple[tuple[str, ...], str | None]
-"""As in `distprof.facts.stand.Stand`: the innermost frames, and the one to name."""
+"""As in `distprof.facts.stand.RankState`: the innermost frames, and the one to name."""
 
 
 class Position(Protocol):
@@ -72,7 +72,7 @@ def drop_last_stack(stream: Path) -> None:
         stream.with_suffix(STACK_SUFFIX).unlink()
 
 
-def read_place(stream: Path, *, inside: int) -> Stand | None:
+def read_place(stream: Path, *, inside: int) -> RankState | None:
     """Where a rank stood last. None: there is no such file, or nothing in it makes sense, or no step has begun.
 
     Args:
@@ -85,10 +85,10 @@ def read_place(stream: Path, *, inside: int) -> Stand | None:
     step, code = _FORM.unpack(data)
     if not 0 <= step < MAX_EXACT or not UNKNOWN <= code < len(PHASES):
         return None
-    return Stand(source="place", step=step, inside=code != BETWEEN, phase=PHASES[code] if code >= 0 else None)
+    return RankState(source="place", step=step, inside=code != BETWEEN, phase=PHASES[code] if code >= 0 else None)
 
 
-def describe_place(stand: Stand) -> str:
+def describe_place(stand: RankState) -> str:
     """The same in words."""
     if not stand.inside:
         return f"after step {stand.step}, before the next"

@@ -28,7 +28,7 @@ from distprof.facts.run import (
     Segments,
     Stretch,
 )
-from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, Stand
+from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -94,11 +94,11 @@ def read_fields(header: Mapping[str, Any]) -> Fields | None:
     return Fields(fields) if len(set(fields)) == len(fields) else None
 
 
-def read_state(record: Mapping[str, Any]) -> tuple[str | None, Stand | None]:
+def read_state(record: Mapping[str, Any]) -> tuple[str | None, RankState | None]:
     """A rank's state, in words and in parts. None: invalid; if the parts are missing or invalid, the words remain."""
     text = record["error"] if type(record.get("error")) is str else None
     try:
-        stand = decode(Stand, record.get("stand"), "stand", DataError)
+        stand = decode(RankState, record.get("stand"), "stand", DataError)
     except DataError:
         return text, None
     numbers = [number for group in stand.groups for number in (group.issued, *(group.ranks or ()))]

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
-from distprof.facts.stand import Stand
+from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
@@ -124,7 +124,7 @@ class StreamWriter:
         self._rows_here = 0
         self._collectives.forget_written()
 
-    def write_state(self, text: str, pending: Sequence[FloatArray] = (), stand: Stand | None = None) -> None:
+    def write_state(self, text: str, pending: Sequence[FloatArray] = (), stand: RankState | None = None) -> None:
         """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
         state = encode_line({"type": "state", "error": text, "stand": None if stand is None else asdict(stand)})
         self._append([*(encode_step(row, None, kind="pending") for row in pending), state])

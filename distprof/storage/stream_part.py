@@ -14,7 +14,7 @@ import numpy as np
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInfo, Segments
-from distprof.facts.stand import Stand
+from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
 from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
 from distprof.storage.rank_records import (
@@ -102,7 +102,7 @@ class _Found:
         self.header: dict[str, Any] | None = None
         self.end: dict[str, Any] = {}
         self.state: str | None = None  # where the rank stands, while no step follows
-        self.stand: Stand | None = None
+        self.stand: RankState | None = None
         self.offset = 0
         """Where the current record begins."""
         self._rows: dict[int, tuple[FloatArray, int]] = {}

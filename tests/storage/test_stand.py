@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from distprof.facts.stand import GroupStand, Pending, Stand
+from distprof.facts.stand import GroupState, Pending, RankState
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import encode_line
 from tests.storage.test_rank_stream import INFO, make_row
 
-GROUP = GroupStand(
+GROUP = GroupState(
     group="tensor 3", backend="nccl", ranks=(0, 2), issued=17,
     pending=Pending(number=16, kind="all_gather", in_step=None),
 )  # fmt: skip
-STAND = Stand(
+STAND = RankState(
     source="ring", step=4, inside=True, phase="backward", stalled_s=480.0, stack=("train.py:41 step",),
     where="train.py:41 step", groups=(GROUP,),
 )  # fmt: skip
@@ -39,7 +39,7 @@ def test_it_is_read_as_it_was_written_also_before_and_after_an_early_end(tmp_pat
     assert read_stream(tmp_path / "a").info.stand == STAND
     end(writer, "failed")
     assert read_stream(tmp_path / "a").info.stand == STAND
-    writer.write_state("in step 5", stand=Stand(source="none", step=5, inside=True, phase=None))
+    writer.write_state("in step 5", stand=RankState(source="none", step=5, inside=True, phase=None))
     info = read_stream(tmp_path / "a").info
     assert info.stand is not None and (info.stand.step, info.ended, info.error) == (5, "failed", None)
 

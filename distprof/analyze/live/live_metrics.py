@@ -37,7 +37,7 @@ METRICS = (("step", None), *((f"{group}/*", "step") for group in GROUPS))
 step, and ``summary/...`` has what the report says."""
 
 
-class Points:
+class LiveMetrics:
     """Makes points of new steps, and adds the details of the last `DETAIL_STEPS` whenever there are so many."""
 
     def __init__(self, meta: RunMeta, ranks: Sequence[RankInfo]) -> None:
@@ -68,7 +68,7 @@ class Points:
 def make_points(
     rows: FloatArray, meta: RunMeta, peaks: Sequence[float | None], elapsed: ElapsedSteps | None = None
 ) -> list[dict[str, float]]:
-    """Points for new whole steps without those of a window; what was not measured is not in them.
+    """Live metrics of new whole steps without those of a window; what was not measured is not in them.
 
     Args:
         rows: ``[num_ranks, num_new_steps, ROW_WIDTH]``.

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from distprof.facts.run import RankInfo, Run
-from distprof.facts.stand import GroupStand, Message, Pending, Stand
-from distprof.report.hang_report import HangReport, PendingReport, StandReport, StandState
+from distprof.facts.stand import GroupState, Message, Pending, RankState
+from distprof.report.hang_report import HangReport, PendingReport, RankStateReport, StandState
 
 LONG_WAIT_S, LONG_WAIT_RATIO = 10.0, 10.0
 """So long, and so many times the median step, a rank that is stopped has waited for another one if the job hung."""
@@ -66,12 +66,12 @@ def report_hang(run: Run) -> HangReport | None:
     )  # fmt: skip
 
 
-def _list_waits(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
+def _list_waits(stands: Mapping[int, RankState], everyone: range) -> list[_Wait]:
     """One for each process group in which somebody waits, the one with most waiting first; then for each message."""
     groups_by_rank = {
         rank: {(item.group, item.backend): item for item in stand.groups} for rank, stand in stands.items()
     }  # fmt: skip
-    groups: dict[_Group, list[tuple[int, GroupStand]]] = {}
+    groups: dict[_Group, list[tuple[int, GroupState]]] = {}
     for rank, items in groups_by_rank.items():
         for group, item in items.items():
             if item.pending is not None:
@@ -88,7 +88,7 @@ def _measure_long_wait(run: Run, waits: Sequence[_Wait]) -> float | None:
     return waited_s if waited_s >= max(LONG_WAIT_S, LONG_WAIT_RATIO * usual_s) else None
 
 
-def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
+def _list_messages(stands: Mapping[int, RankState], everyone: range) -> list[_Wait]:
     """The messages whose other end is not there. From any rank: nobody in particular is missing."""
     messages = {rank: stand.message for rank, stand in stands.items() if stand.message is not None}
     waits = []
@@ -105,9 +105,9 @@ def _list_messages(stands: Mapping[int, Stand], everyone: range) -> list[_Wait]:
 
 def _summarise_wait(
     group: _Group,
-    found: Sequence[tuple[int, GroupStand]],
-    stands: Mapping[int, Stand],
-    groups_by_rank: Mapping[int, Mapping[_Group, GroupStand]],
+    found: Sequence[tuple[int, GroupState]],
+    stands: Mapping[int, RankState],
+    groups_by_rank: Mapping[int, Mapping[_Group, GroupState]],
     everyone: range,
 ) -> _Wait:
     pendings = {rank: item.pending for rank, item in found if item.pending is not None}
@@ -124,13 +124,13 @@ def _summarise_wait(
 
 
 def _list_members(
-    group: _Group, groups_by_rank: Mapping[int, Mapping[_Group, GroupStand]], everyone: range
+    group: _Group, groups_by_rank: Mapping[int, Mapping[_Group, GroupState]], everyone: range
 ) -> Sequence[int]:
     """Of a group that is not listed: of another than the default one only those are known that told of it."""
     return everyone if group[0] == "default" else [rank for rank, groups in groups_by_rank.items() if group in groups]
 
 
-def _count_issued(stand: Stand, group_stands: Mapping[_Group, GroupStand], group: _Group) -> int:
+def _count_issued(stand: RankState, group_stands: Mapping[_Group, GroupState], group: _Group) -> int:
     return group_stands[group].issued if stand.source == "ring" and group in group_stands else 0
 
 
@@ -154,7 +154,9 @@ def _show(group: str, pending: Pending) -> PendingReport:
     return PendingReport(kind=pending.kind, in_step=pending.in_step, number=pending.number, group=group)
 
 
-def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blamed: Sequence[int]) -> list[StandReport]:
+def _list_stands(
+    run: Run, infos: Mapping[int, RankInfo], everyone: range, blamed: Sequence[int]
+) -> list[RankStateReport]:
     """Where every rank stands, ranks at the same place together; those to blame first, then the smaller groups."""
     steps = run.column("step")
     last = {
@@ -167,7 +169,7 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
         if info.stand is not None
         for stopped_rank in info.stand.stopped
     }
-    places: dict[StandReport, list[int]] = {}
+    places: dict[RankStateReport, list[int]] = {}
     for rank in everyone:
         info = infos.get(rank)
         place = _describe_stand(None if info is None else info.stand, _name_state(info), last.get(rank))
@@ -180,15 +182,15 @@ def _list_stands(run: Run, infos: Mapping[int, RankInfo], everyone: range, blame
     return sorted(found, key=lambda item: (not {*item.ranks} & {*blamed}, len(item.ranks), item.ranks))
 
 
-def _describe_stand(stand: Stand | None, state: StandState, last_step: int | None) -> StandReport:
+def _describe_stand(stand: RankState | None, state: StandState, last_step: int | None) -> RankStateReport:
     """A place without its ranks."""
     if stand is None:
-        return StandReport(
+        return RankStateReport(
             ranks=(), state=state, step=last_step, inside=False, phase=None, pending=None, message=None, peer=None,
             where=None, stack=(), error=None,
         )  # fmt: skip
     waits = next(((item.group, item.pending) for item in stand.groups if item.pending is not None), None)
-    return StandReport(
+    return RankStateReport(
         ranks=(), state=state, step=stand.step, inside=stand.inside, phase=stand.phase,
         pending=None if waits is None else _show(*waits), where=stand.where, stack=stand.stack, error=None,
         message=None if stand.message is None else stand.message.kind,
@@ -208,7 +210,7 @@ def _name_state(info: RankInfo | None) -> StandState:
     return "unknown" if lives is None else "silent" if lives else "gone"
 
 
-def _wrote(stand: Stand) -> bool:
+def _wrote(stand: RankState) -> bool:
     return stand.source != "place"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from distprof.analyze.live.live_metrics import Points
+from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
 from distprof.facts.run import FloatArray, RankInfo, RunMeta
@@ -33,9 +33,9 @@ class LoggedJob:
     print_line: Callable[[str], None]
     """Says a line to the user."""
 
-    def make_points(self) -> Points:
+    def make_points(self) -> LiveMetrics:
         """What turns steps into named numbers."""
-        return Points(self.meta, self.ranks)
+        return LiveMetrics(self.meta, self.ranks)
 
 
 class MetricLogger(Protocol):

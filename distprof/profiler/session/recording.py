@@ -22,7 +22,7 @@ from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.finder import Finder
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import LeftInStep, Profiler
-from distprof.profiler.session.border import Border, answer_nothing, answers
+from distprof.profiler.session.guarded_calls import GuardedCalls, answer_nothing, answers
 from distprof.record.device.torch_device import is_capturing
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.recorder import Recorder
@@ -37,7 +37,7 @@ NO_MARKS = 3
 """Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 
 
-class Recording(Border):
+class Recording(GuardedCalls):
     """From before the first step to the report. Steps and phases count on one thread: training's."""
 
     def __init__(

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.profiler.rank.build_profiler import Job
 from distprof.profiler.rank.profiler import ClosedInStep
-from distprof.profiler.session.border import answers, print_to_stderr
 from distprof.profiler.session.contexts import (
     NOTHING,
     LaterPhase,
@@ -34,6 +33,7 @@ from distprof.profiler.session.contexts import (
     Switch,
     replace_methods,
 )
+from distprof.profiler.session.guarded_calls import answers, print_to_stderr
 from distprof.profiler.session.recording import Recording
 from distprof.record.step.stretches import TimedBatches, TimedIterator, time_batches
 from distprof.record.step.timeline import PhaseContext

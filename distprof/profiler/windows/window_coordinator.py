@@ -27,7 +27,8 @@ WHY_MISSING = {
 
 
 class WindowCoordinator:
-    """Implements `distprof.record.gather.window_agreement.Desk`; used by the gather thread. One window at a time."""
+    """The `distprof.record.gather.window_agreement.Coordinator` of a job, which the gather thread asks. One window at a
+    time."""
 
     def __init__(
         self,

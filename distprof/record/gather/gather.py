@@ -25,7 +25,7 @@ from distprof.error_boundary import ErrorBoundary
 from distprof.errors import read_first_line
 from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.collectives.flight_recorder import OWN_GROUP
-from distprof.record.gather.window_agreement import WindowTalk, Word
+from distprof.record.gather.window_agreement import WindowMessage, WindowTalk
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.world import hold_reference
 
@@ -101,9 +101,9 @@ class Exchange:
         """Whether phases are not to be recorded for now, as of the last exchange."""
         self.resting = False
         """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
-        self.word = Word()
+        self.word = WindowMessage()
         """What this rank says in the next exchange."""
-        self.words: list[Word] = []
+        self.words: list[WindowMessage] = []
         """What the ranks have said in the last exchange."""
         self.done: list[bool] = []
         """Whether each rank had sent its last rows by then."""
@@ -162,7 +162,7 @@ class Exchange:
         heads = self._share([len(batch), done, self._asked, self._pausing, *self.word])
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
-        self.words, self.done = [Word(*head[4:]) for head in heads], [head[1] >= enough for head in heads]
+        self.words, self.done = [WindowMessage(*head[4:]) for head in heads], [head[1] >= enough for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
         if self.group is None:
@@ -308,7 +308,7 @@ class GatherThread(threading.Thread):
             if self.wants_pause is not None:
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self.wants_pause)))
             if self._talk is not None:
-                self._exchange.word = self._guard("a window", self._talk.speak) or Word()
+                self._exchange.word = self._guard("a window", self._talk.make_message) or WindowMessage()
             try:
                 tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
@@ -324,7 +324,7 @@ class GatherThread(threading.Thread):
                 self._paused = self._exchange.paused
                 self._guard("pausing", self._pause, self._paused)
             if self._talk is not None:
-                self._guard("a window", self._talk.hear, self._exchange.words, self._exchange.done)
+                self._guard("a window", self._talk.take_messages, self._exchange.words, self._exchange.done)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self.deliver is not None:
                 self._guard("delivery", self.deliver, tables)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import PHASES, FloatArray
-from distprof.facts.stand import GroupStand, Stand, StoppedRank
+from distprof.facts.stand import GroupState, RankState, StoppedRank
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
 from distprof.record.stalls.stacks import read_trace
@@ -72,8 +72,8 @@ class StepWriter:
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
         self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
-        self._stalled: Stand | None = None  # where the rank stood in a stall that has not passed
-        self._interrupted: Stand | None = None  # where it stood when SIGINT arrived
+        self._stalled: RankState | None = None  # where the rank stood in a stall that has not passed
+        self._interrupted: RankState | None = None  # where it stood when SIGINT arrived
 
     def connect(self, writer: StreamWriter) -> None:
         """Writes into this file from now on."""
@@ -192,7 +192,7 @@ class StepWriter:
             self._writer, self._failed = None, ended == "failed"
             self._ended.set()
 
-    def _take_last_stand(self, ended: str, raised: BaseException | None, *, broken: bool) -> Stand:
+    def _take_last_stand(self, ended: str, raised: BaseException | None, *, broken: bool) -> RankState:
         """Where the rank stood when it ended early: as it was in a stall, unless that was noticed after its collective
         had failed.
         """
@@ -258,7 +258,13 @@ class StepWriter:
                 self._write_state(self._writer, text, stand, pending)
 
     def _write_state(
-        self, writer: StreamWriter, text: str, stand: Stand, rows: Sequence[FloatArray] = (), *, broken: bool = False
+        self,
+        writer: StreamWriter,
+        text: str,
+        stand: RankState,
+        rows: Sequence[FloatArray] = (),
+        *,
+        broken: bool = False,
     ) -> None:
         """Writes a state, and again with what the ring adds to it, and the ring; what fails is not tried again."""
         with contextlib.suppress(OSError):  # a full disk is reported with the steps
@@ -286,7 +292,7 @@ class StepWriter:
             self.refuse("steps are no longer written", error, "; training goes on")
 
 
-def _waits(group: GroupStand) -> bool:
+def _waits(group: GroupState) -> bool:
     return group.pending is not None
 
 

@@ -43,7 +43,7 @@ class WindowOutcome(IntEnum):
     NONE, WRITTEN, OTHER_PROFILER, FAILED, ENDED = range(5)
 
 
-class Word(NamedTuple):
+class WindowMessage(NamedTuple):
     """What a rank says in a round."""
 
     wanted_steps: int = 0
@@ -58,7 +58,7 @@ class Word(NamedTuple):
     outcome: int = WindowOutcome.NONE
 
 
-class Desk(Protocol):
+class Coordinator(Protocol):
     """Where rank 0 gets its orders and answers them; called on the gather thread."""
 
     def look(self) -> int:
@@ -75,10 +75,10 @@ class Desk(Protocol):
 
 
 class WindowTalk:
-    """One rank's part. `speak` and `hear` belong to the gather thread, the rest to training's."""
+    """One rank's part. `make_message` and `take_messages` belong to the gather thread, the rest to training's."""
 
     def __init__(
-        self, *, limit_s: float, desk: Desk | None = None, now_s: Callable[[], float] = time.monotonic
+        self, *, limit_s: float, desk: Coordinator | None = None, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Nothing is proposed yet.
 
@@ -113,7 +113,7 @@ class WindowTalk:
             return math.inf
         return DECIDING_S if self._passed == 0 or self._waited_for else RUNNING_S
 
-    def speak(self) -> Word:
+    def make_message(self) -> WindowMessage:
         """What this rank says in the next round."""
         wanted_steps = lead = 0
         next_step = self.next_step()
@@ -122,9 +122,9 @@ class WindowTalk:
                 wanted_steps = self.desk.look()
             lead = self._estimate_lead(next_step)
         with self._changed:
-            return Word(wanted_steps, lead, next_step, self._answer, self._meetings, self._outcome)
+            return WindowMessage(wanted_steps, lead, next_step, self._answer, self._meetings, self._outcome)
 
-    def hear(self, words: Sequence[Word], done: Sequence[bool]) -> None:
+    def take_messages(self, words: Sequence[WindowMessage], done: Sequence[bool]) -> None:
         """Takes what all ranks have said, in order, and whether each has sent its last rows."""
         live = [
             word for word, left in zip(words, done, strict=True) if not (left or word.answer == StepAnswer.GONE)
@@ -206,7 +206,7 @@ class WindowTalk:
             self._last = now_s, next_step
         return lead << min(self._retries, MAX_DOUBLINGS)
 
-    def _propose(self, order: Word, next_steps: Sequence[int]) -> None:
+    def _propose(self, order: WindowMessage, next_steps: Sequence[int]) -> None:
         apart = max(next_steps) - min(next_steps)
         self._apart = self._apart + 1 if apart > MAX_APART else 0
         if self._apart:

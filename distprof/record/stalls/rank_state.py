@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASES
-from distprof.facts.stand import MAX_GROUPS, GroupStand, Message, Pending, Stand
+from distprof.facts.stand import MAX_GROUPS, GroupState, Message, Pending, RankState
 from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.stalls.stacks import read_stack
 from distprof.record.step.recorder import Recorder
@@ -26,7 +26,9 @@ MAX_MEMBERS = 2048
 _IN_RING = re.compile(r"nccl:(send|recv) \d+(?:->|<-)(\d+)")
 
 
-def read_rank_state(recorder: Recorder, thread: int, *, stalled_s: float | None = None, failed: bool = False) -> Stand:
+def read_rank_state(
+    recorder: Recorder, thread: int, *, stalled_s: float | None = None, failed: bool = False
+) -> RankState:
     """Where the training thread stands; needs nothing from torch.
 
     Args:
@@ -42,7 +44,7 @@ def read_rank_state(recorder: Recorder, thread: int, *, stalled_s: float | None 
     other = thread != threading.get_ident()
     stack, where = read_stack(thread) if other else ((), None)
     step = recorder.timeline.place[0]
-    return Stand(
+    return RankState(
         source="none", step=step if step >= 0 else None, inside=recorder.open or failed, phase=phase,
         stalled_s=stalled_s, stack=stack, where=where, message=read_message(thread) if other else None,
     )  # fmt: skip
@@ -57,13 +59,15 @@ def describe_position(recorder: Recorder) -> str:
     return f"in step {recorder.step}{phase}"
 
 
-def has_passed(stalled: Stand, record: StepRecord) -> bool:
+def has_passed(stalled: RankState, record: StepRecord) -> bool:
     """Whether a step has ended since."""
     step = -1 if stalled.step is None else stalled.step
     return record.step > step or (record.step == step and stalled.inside and not record.failed)
 
 
-def add_progress(stand: Stand, recorder: Recorder, ring: Mapping[str, Any] | None, *, broken: bool = False) -> Stand:
+def add_progress(
+    stand: RankState, recorder: Recorder, ring: Mapping[str, Any] | None, *, broken: bool = False
+) -> RankState:
     """Adds how far the rank is in the collectives of its process groups.
 
     Args:
@@ -95,7 +99,7 @@ def _find_pending_message(ring: Mapping[str, Any]) -> Message | None:
     return None
 
 
-def _read_ring(ring: Mapping[str, Any], begin_ns: int | None) -> list[GroupStand]:
+def _read_ring(ring: Mapping[str, Any], begin_ns: int | None) -> list[GroupState]:
     """By process group and backend, whose numbers are their own; ``begin_ns``: of the open step, time of day."""
     entries: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for entry in ring["entries"]:
@@ -105,7 +109,7 @@ def _read_ring(ring: Mapping[str, Any], begin_ns: int | None) -> list[GroupStand
             entries.setdefault((group[0], group[-1], backend), []).append(entry)
     ranks = _read_members()
     return [
-        GroupStand(
+        GroupState(
             group="default" if described == "default_pg" else f"{_describe(described)} {name}", backend=backend,
             ranks=ranks.get(name), issued=max(_number(entry) for entry in seen),
             pending=_find_pending(seen, begin_ns),

@@ -48,7 +48,7 @@ _TRIES = 8
 
 
 def read_stack(thread: int) -> Stack:
-    """The frames of a thread, as in `distprof.facts.stand.Stand`: some of them, and the one to name.
+    """The frames of a thread, as in `distprof.facts.stand.RankState`: some of them, and the one to name.
 
     Args:
         thread: Its identifier, of another thread than the caller's.

@@ -13,7 +13,7 @@ from distprof.render.finding_texts.parts import (
     name_some,
 )
 from distprof.render.units import format_bytes, format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Lack
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData
 
 
 def describe_copies_in_step(finding: Finding) -> FindingText:
@@ -46,7 +46,7 @@ def describe_copies_in_step(finding: Finding) -> FindingText:
     )
 
 
-def _show_copies(figure: Figure) -> str:
+def _show_copies(figure: EvidenceItem) -> str:
     numbers = figure.numbers
     size = f"{format_bytes(numbers['size_bytes'])}, " if "size_bytes" in numbers else ""
     return f"{format_count(numbers['copies_count'])} copies per step, {size}{format_time(numbers['device_ns'])}"
@@ -64,7 +64,7 @@ def describe_sync_in_step(finding: Finding) -> FindingText:
         ),
         consequence="Waiting as such costs nothing while the device works, but the host cannot launch ahead meanwhile. "
         + (
-            f"What that costs is not known: {Lack.NO_DEVICE.why}."
+            f"What that costs is not known: {MissingData.NO_DEVICE.why}."
             if idle is None
             else f"The device waited for the host {format_ratio(idle)} of the step, for this or another reason."
         ),
@@ -74,7 +74,7 @@ def describe_sync_in_step(finding: Finding) -> FindingText:
     )
 
 
-def _show_calls(figure: Figure) -> str:
+def _show_calls(figure: EvidenceItem) -> str:
     return f"{format_count(figure.numbers['calls_count'])} per step, {format_time(figure.numbers['host_ns'])}"
 
 

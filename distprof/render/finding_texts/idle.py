@@ -21,7 +21,7 @@ from distprof.render.finding_texts.parts import (
     name_some,
 )
 from distprof.render.units import format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding
+from distprof.report.finding_report import EvidenceItem, Finding
 
 _STATES: dict[str, str] = {
     HostState.DATA: "loading data",
@@ -65,7 +65,7 @@ def _choose_main_state(finding: Finding) -> str | None:
     return first.sign if first is not None and first.numbers["idle_ratio"] >= MOST_RATIO else None
 
 
-def _show_state(finding: Finding, figure: Figure) -> FigureText:
+def _show_state(finding: Finding, figure: EvidenceItem) -> FigureText:
     share, time = format_ratio(figure.numbers["idle_ratio"]), format_time(figure.numbers["idle_ns"])
     where = "" if figure.name is None else f", most of it in {format_name(figure.name)}"
     return FigureText(
@@ -143,7 +143,7 @@ def _show_gaps(finding: Finding) -> Iterator[FigureText]:
         yield FigureText(what="before CUDA graphs and their nodes", value=value, where=worst)
 
 
-def _show_gap(figure: Figure) -> FigureText:
+def _show_gap(figure: EvidenceItem) -> FigureText:
     graph = ", of a CUDA graph" if figure.sign == "graph" else ""
     return FigureText(
         what="a gap",

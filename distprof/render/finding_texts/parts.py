@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distprof.facts.run import name_ranks
 from distprof.render.units import clean_text, format_ratio
-from distprof.report.finding_report import Figure, Finding, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, NotChecked
 
 MAX_RANK_LINES = 3
 """Ranks that get a line of evidence of their own."""
@@ -50,7 +50,7 @@ def name_kernel(name: str, limit: int) -> str:
     return clean_text(_NOISE.sub("", name[:4_000]).strip(), limit) or "(no name)"
 
 
-def format_kernel(figure: Figure) -> str:
+def format_kernel(figure: EvidenceItem) -> str:
     """The kernel of a figure, cut to a length that fits into a sentence."""
     return name_kernel(figure.name or "", NAME_LIMIT)
 
@@ -98,7 +98,7 @@ def list_by_rank(
     return tuple(lines)
 
 
-def make_line(figure: Figure, value: str, *, what: str | None = None) -> FigureText:
+def make_line(figure: EvidenceItem, value: str, *, what: str | None = None) -> FigureText:
     """A line about a figure, by default under its name."""
     return FigureText(
         what=format_name(figure.name) if what is None else what, value=value, where=name_some(figure.ranks)

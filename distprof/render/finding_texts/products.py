@@ -18,7 +18,7 @@ from distprof.render.finding_texts.parts import (
     name_some,
 )
 from distprof.render.units import format_factor, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding
+from distprof.report.finding_report import EvidenceItem, Finding
 
 
 def describe_matmul_share(finding: Finding) -> FindingText:
@@ -51,7 +51,7 @@ def _format_fusing(finding: Finding) -> str:
     )
 
 
-def _show_category(finding: Finding, figure: Figure) -> FigureText:
+def _show_category(finding: Finding, figure: EvidenceItem) -> FigureText:
     share, time = format_ratio(figure.numbers["compute_ratio"]), format_time(figure.numbers["device_ns"])
     return FigureText(
         what=f"{figure.sign}, of compute",
@@ -165,7 +165,7 @@ def describe_older_kernels(finding: Finding) -> FindingText:
     )
 
 
-def _list_made(kernels: Sequence[Figure]) -> str:
+def _list_made(kernels: Sequence[EvidenceItem]) -> str:
     return " and ".join(sorted({kernel.sign for kernel in kernels}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distprof.analyze.traces.findings.ranges import CALLS_TRACED, HOST_ONLY, NOT_UNDERSTOOD
 from distprof.render.finding_texts.parts import FindingText, format_name, make_line
 from distprof.render.units import format_count, format_ratio, format_time
-from distprof.report.finding_report import Figure, Finding, Lack
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData
 
 
 def describe_host_is_not_gpu(finding: Finding) -> FindingText:
@@ -27,12 +27,12 @@ def describe_host_is_not_gpu(finding: Finding) -> FindingText:
     )
 
 
-def _show_shares(figure: Figure) -> tuple[str, str]:
+def _show_shares(figure: EvidenceItem) -> tuple[str, str]:
     return format_ratio(figure.numbers["host_ratio"]), format_ratio(figure.numbers["gpu_ratio"])
 
 
 def _describe_host_only(finding: Finding) -> FindingText:
-    why = (Lack.DEVICE_NOT_UNDERSTOOD if NOT_UNDERSTOOD in finding.traits else Lack.NO_DEVICE).why
+    why = (MissingData.DEVICE_NOT_UNDERSTOOD if NOT_UNDERSTOOD in finding.traits else MissingData.NO_DEVICE).why
     called = CALLS_TRACED in finding.traits
     ranges = format_count(finding.facts["ranges_count"])
     return FindingText(
@@ -45,7 +45,7 @@ def _describe_host_only(finding: Finding) -> FindingText:
     )
 
 
-def _show_host(figure: Figure) -> str:
+def _show_host(figure: EvidenceItem) -> str:
     share = figure.numbers.get("host_ratio")
     of_steps = "" if share is None else f", {format_ratio(share)} of the steps"
     return f"{format_time(figure.numbers['host_total_ns'])} on the host{of_steps}; GPU not known"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distprof.facts.run import Phase, name_ranks
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text
-from distprof.report.hang_report import HangReport, PendingReport, StandReport
+from distprof.report.hang_report import HangReport, PendingReport, RankStateReport
 from distprof.report.report import Report
 
 MOST_RANGES = 8
@@ -115,11 +115,11 @@ def _describe_absent(hang: HangReport) -> str:
     return "; ".join(parts) + (f"; and {more} more places" if more > 0 else "")
 
 
-def _list_absent(hang: HangReport) -> list[StandReport]:
+def _list_absent(hang: HangReport) -> list[RankStateReport]:
     return [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
 
 
-def _describe(place: StandReport) -> str:
+def _describe(place: RankStateReport) -> str:
     several = len(place.ranks) > 1
     if place.state == "stands":
         message = f", {_name_message(place)}" if place.message is not None else ""
@@ -133,34 +133,34 @@ def _describe(place: StandReport) -> str:
     return words + ("" if place.state == "missing" else f"; last seen {_name_step(place)}{_name_line(place)}")
 
 
-def _name_step(place: StandReport) -> str:
+def _name_step(place: RankStateReport) -> str:
     if place.step is None and not place.inside:
         return "before the first step"
     phase = "outside its phases" if place.phase == Phase.OTHER else clean_text(place.phase or "")
     return f"{'in' if place.inside else 'after'} step {place.step}" + (f", {phase}" if phase else "")
 
 
-def _name_place(place: StandReport) -> str:
+def _name_place(place: RankStateReport) -> str:
     step = _name_step(place)
     return step if place.state == "stands" else f"{step}: {place.state}"
 
 
-def _name_waited(place: StandReport) -> str:
+def _name_waited(place: RankStateReport) -> str:
     if place.message is not None:
         return _name_message(place)
     return "" if place.pending is None else _name_collective(place.pending, place.step, place.inside)
 
 
-def _name_message(place: StandReport) -> str:
+def _name_message(place: RankStateReport) -> str:
     peer = "any rank" if place.peer is None else f"rank {place.peer}"
     return f"{place.message} {'to' if place.message == 'send' else 'from'} {peer}"
 
 
-def _name_line(place: StandReport) -> str:
+def _name_line(place: RankStateReport) -> str:
     return "" if place.where is None else f", at {clean_text(place.where, TEXT_LIMIT)}"
 
 
-def _list_waits(stands: Sequence[StandReport]) -> str:
+def _list_waits(stands: Sequence[RankStateReport]) -> str:
     """What ranks wait in, and on which line."""
     ranks_by_line: dict[str, list[int]] = {}
     for place in stands:
@@ -170,6 +170,6 @@ def _list_waits(stands: Sequence[StandReport]) -> str:
     return "; ".join(shown[:MOST_LISTED]) + ("; ..." if len(shown) > MOST_LISTED else "")
 
 
-def _list_places(stands: Sequence[StandReport]) -> str:
+def _list_places(stands: Sequence[RankStateReport]) -> str:
     parts = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in stands]
     return "; ".join(parts[:MOST_LISTED]) + ("; ..." if len(parts) > MOST_LISTED else "")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from distprof.analyze.live.live_metrics import METRICS, Points
+from distprof.analyze.live.live_metrics import METRICS, LiveMetrics
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
@@ -108,7 +108,7 @@ class WandbLogger:
     """One W&B run. Called from one thread at a time; no error reaches training."""
 
     def __init__(
-        self, run: Any, *, folder: Path, points: Points, print_line: Callable[[str], None], beside: bool = False
+        self, run: Any, *, folder: Path, points: LiveMetrics, print_line: Callable[[str], None], beside: bool = False
     ) -> None:
         """Wraps an open run; see `start`."""
         self._run, self._folder, self._points, self._print_line, self._beside = run, folder, points, print_line, beside
@@ -136,7 +136,7 @@ class WandbLogger:
             config: Project, mode, and how long to try to go online.
             folder: The run folder; wandb makes its own inside it.
             print_line: Says a line to the user.
-            ranks: Every rank, in order; see `Points`.
+            ranks: Every rank, in order; see `LiveMetrics`.
             beside: The process may have other runs open, which are left alone.
 
         Returns:
@@ -149,7 +149,7 @@ class WandbLogger:
         return (
             None
             if run is None
-            else cls(run, folder=folder, points=Points(meta, ranks), print_line=print_line, beside=beside)
+            else cls(run, folder=folder, points=LiveMetrics(meta, ranks), print_line=print_line, beside=beside)
         )
 
     def log_rows(self, rows: FloatArray) -> None:

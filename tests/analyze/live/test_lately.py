@@ -10,7 +10,7 @@ import pytest
 from distprof.analyze import analyze
 from distprof.analyze.live import lately
 from distprof.analyze.live.lately import LatestSteps
-from distprof.analyze.live.live_metrics import Points
+from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.analyze.stats.measured_steps import sum_exposed
 from distprof.analyze.summary.headline import pick_busiest
 from distprof.facts.run import COLUMN, Clock, Run
@@ -28,7 +28,7 @@ def read_job(name: str) -> Run:
 
 def tell_both(run: Run, steps: int) -> tuple[list[float | None], list[bool]]:
     """The rank in each point of the charts, and after every few steps whether there is one in the metrics."""
-    points, metrics = Points(run.meta, run.ranks), Metrics(run.meta, run.ranks)
+    points, metrics = LiveMetrics(run.meta, run.ranks), Metrics(run.meta, run.ranks)
     charted, served = list[float | None](), list[bool]()
     for first in range(0, run.rows.shape[1], steps):
         rows = run.rows[:, first : first + steps]

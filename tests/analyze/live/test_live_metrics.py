@@ -1,4 +1,4 @@
-"""Points of scalars, computed by hand."""
+"""LiveMetrics of scalars, computed by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.analyze.live.live_metrics import Points, make_points
+from distprof.analyze.live.live_metrics import LiveMetrics, make_points
 from distprof.facts.run import COLUMN, Run
 from distprof.render.wandb.wandb_summary import make_summary
 from tests.factories import MS, USUAL_NS, make_run
@@ -61,7 +61,7 @@ def test_details_come_every_few_steps_and_at_the_end_and_replace_nothing() -> No
     """Forward takes 1 ms in step 0, 2 in step 1 and so on; the mean of the first 100 steps is 50.5."""
     times = {**USUAL_NS, "forward": np.arange(1, 121)[None] * MS}
     run = make_run(num_steps=120, host_ns=times)
-    points = Points(run.meta, run.ranks)
+    points = LiveMetrics(run.meta, run.ranks)
     told = [point for first in range(0, 120, 40) for point in points.add(run.rows[:, first : first + 40])]
     assert [point["phase/forward/host_ms"] for point in told] == list(range(1, 121))
     assert [point["step"] for point in told if "phase/forward/host_ms_max" in point] == [99]

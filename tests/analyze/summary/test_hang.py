@@ -9,7 +9,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
-from distprof.facts.stand import GroupStand, Message, Pending, Stand, StoppedRank
+from distprof.facts.stand import GroupState, Message, Pending, RankState, StoppedRank
 from distprof.facts.writer_liveness import LastWrite
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.hangs import MAX_ROWS, describe_hang, show_stands
@@ -21,20 +21,20 @@ WHERE = "train.py:41 step"
 def make_group(
     issued: int, pending: int | None = None, *, group: str = "default", ranks: tuple[int, ...] | None = None,
     kind: str = "all_reduce", backend: str = "gloo",
-) -> GroupStand:  # fmt: skip
+) -> GroupState:  # fmt: skip
     waits = None if pending is None else Pending(number=pending, kind=kind, in_step=pending - 20)
-    return GroupStand(group=group, backend=backend, ranks=ranks, issued=issued, pending=waits)
+    return GroupState(group=group, backend=backend, ranks=ranks, issued=issued, pending=waits)
 
 
-def make_stand(*groups: GroupStand, **changes: Any) -> Stand:
-    stand = Stand(
+def make_stand(*groups: GroupState, **changes: Any) -> RankState:
+    stand = RankState(
         source="ring", step=12, inside=True, phase="backward", stalled_s=480.0, stack=(WHERE,), where=WHERE,
         groups=groups,
     )  # fmt: skip
     return dataclasses.replace(stand, **changes)
 
 
-def make_hang(*stands: Stand | None, **infos: Any) -> Run:
+def make_hang(*stands: RankState | None, **infos: Any) -> Run:
     """A job of ranks that stand there; ``rank1={...}`` changes one."""
     told = {
         rank: {"ended": None, "stand": stand, **infos.get(f"rank{rank}", {})} for rank, stand in enumerate(stands)
@@ -115,7 +115,7 @@ def test_only_ranks_that_told_of_a_group_are_members_if_nobody_lists_them() -> N
     assert hang is not None and hang.absent == (2,)
 
 
-PLACE = Stand(source="place", step=12, inside=True, phase="data")
+PLACE = RankState(source="place", step=12, inside=True, phase="data")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_job_that_is_stopped_hung_if_its_ranks_had_waited_for_long() -> None:
     terminated = {"ended": "terminated"}
     late = make_stand(make_group(26), stalled_s=None, where="train.py:7 read")
 
-    def make_waiting(waited_s: float) -> Stand:
+    def make_waiting(waited_s: float) -> RankState:
         group = make_group(27, 27)
         assert group.pending is not None
         pending = dataclasses.replace(group.pending, waited_s=waited_s)

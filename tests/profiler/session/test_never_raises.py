@@ -20,7 +20,7 @@ from torch import nn
 import distprof
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.profiler.open_session import OwnSession
-from distprof.profiler.session.border import MAX_SENTENCES
+from distprof.profiler.session.guarded_calls import MAX_SENTENCES
 from distprof.profiler.session.session import Session
 from distprof.storage.run_folder import read_run
 from tests.profiler.session.session_case import Case

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.record.gather.gather import Exchange, GatherThread, make_devices, make_own_group
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
-from distprof.record.gather.window_agreement import Word
+from distprof.record.gather.window_agreement import WindowMessage
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.world import World, all_reduce_max, collect_texts, share_text
 from tests.ranks import call_on_ranks
@@ -208,7 +208,11 @@ def test_fault_47_a_rank_that_has_ended_alone_holds_up_no_rank_that_steps_on(
 
     class Endless(Exchange):
         def send(self, rows: list[FloatArray], *, last: bool) -> tuple[list[FloatArray], bool]:
-            self.word, self.words, self.done = Word(next_step=5), [Word(next_step=n) for n in (5, others)], [True, done]
+            self.word, self.words, self.done = (
+                WindowMessage(next_step=5),
+                [WindowMessage(next_step=n) for n in (5, others)],
+                [True, done],
+            )
             self._wait(Work())
             raise AssertionError
 

@@ -18,7 +18,7 @@ from distprof.record.gather.window_agreement import (
 )
 
 
-class Desk:
+class Coordinator:
     """Orders windows of two steps as long as there are orders, and keeps what it is told."""
 
     def __init__(self, orders: int = 1) -> None:
@@ -43,7 +43,7 @@ class Job:
     """Ranks whose rounds take place when the test says so; nobody waits: the limit is 0."""
 
     def __init__(self, num_ranks: int = 2, orders: int = 1) -> None:
-        self.desk, self.next_steps = Desk(orders), [5] * num_ranks
+        self.desk, self.next_steps = Coordinator(orders), [5] * num_ranks
         self.clock_s = 0.0
         self.talks = [
             WindowTalk(limit_s=0.0, desk=None if rank else self.desk, now_s=lambda: self.clock_s)
@@ -54,9 +54,9 @@ class Job:
         self.done = [False] * num_ranks
 
     def round(self) -> None:
-        words = [talk.speak() for talk in self.talks]
+        words = [talk.make_message() for talk in self.talks]
         for talk in self.talks:
-            talk.hear(words, self.done)
+            talk.take_messages(words, self.done)
 
     @property
     def at(self) -> set[int]:
@@ -99,13 +99,13 @@ def test_a_rank_that_has_gone_past_the_step_makes_all_try_again() -> None:
     job.round()
     assert job.at == {7}
     job.talks[1].next_step = lambda: 9  # it got there before it heard
-    words = [talk.speak() for talk in job.talks]
+    words = [talk.make_message() for talk in job.talks]
     assert words[1].answer == StepAnswer.READY  # it had not when it answered: at the step itself it waits
     job = Job()
-    words = [talk.speak() for talk in job.talks]
+    words = [talk.make_message() for talk in job.talks]
     job.next_steps = [6, 8]
     for talk in job.talks:
-        talk.hear(words, job.done)
+        talk.take_messages(words, job.done)
     job.round()
     assert job.at == {NEVER} and job.desk.log == [] and not any(talk.begins(100) for talk in job.talks)
     job.round()
@@ -117,9 +117,9 @@ def test_a_rank_that_has_gone_past_the_step_makes_all_try_again() -> None:
 def test_a_rank_that_looked_for_an_earlier_proposal_goes_on() -> None:
     job = Job()
     job.round()  # step 7 is proposed, which a rank has seen; then it is given up, and a later one agreed on
-    words = [talk.speak() for talk in job.talks]
+    words = [talk.make_message() for talk in job.talks]
     for talk in job.talks:
-        talk.hear([words[0], words[1]._replace(answer=StepAnswer.LATE)], job.done)
+        talk.take_messages([words[0], words[1]._replace(answer=StepAnswer.LATE)], job.done)
     job.round()
     assert job.at == {9} and not job.talks[0].begins(7)
     job.round()
@@ -234,7 +234,7 @@ class Line(Exchange):
 
 def test_ranks_that_run_as_they_like_begin_each_window_together() -> None:
     """Steps of some microseconds, on threads that the system switches wherever it likes; 3 windows."""
-    desk, num_ranks = Desk(3), 3
+    desk, num_ranks = Coordinator(3), 3
     board, barrier = [[0]] * num_ranks, threading.Barrier(num_ranks)
     begun: list[list[int]] = [[] for _ in range(num_ranks)]
     coupled = threading.Barrier(num_ranks)  # as training's own collectives couple them

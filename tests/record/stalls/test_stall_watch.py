@@ -16,7 +16,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Stretch
-from distprof.facts.stand import GroupStand, Message, Pending, StoppedRank
+from distprof.facts.stand import GroupState, Message, Pending, StoppedRank
 from distprof.record.collectives.flight_recorder import OWN_GROUP, describe_pending
 from distprof.record.gather import step_writer
 from distprof.record.stalls import stall_watch
@@ -248,12 +248,12 @@ def test_progress_is_counted_by_group_and_backend_and_in_the_open_step(tmp_path:
     ]  # fmt: skip
     stand = add_progress(read_rank_state(recorder, -1, stalled_s=480.0), recorder, {"entries": entries})
     assert stand.groups == (
-        GroupStand(
+        GroupState(
             group="default", backend="nccl", ranks=None, issued=5,
             pending=Pending(number=4, kind="all_gather", in_step=3, waited_s=0.0),
         ),
-        GroupStand(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
-        GroupStand(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
+        GroupState(group="default", backend="gloo", ranks=None, issued=-1, pending=None),
+        GroupState(group="tensor 4", backend="nccl", ranks=None, issued=3, pending=None),
     )  # fmt: skip
     failed = add_progress(read_rank_state(recorder, -1, failed=True), recorder, {"entries": entries[:4]}, broken=True)
     assert failed.groups[0].pending == Pending(number=2, kind="all_gather", in_step=2, waited_s=0.0)

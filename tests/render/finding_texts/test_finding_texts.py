@@ -16,7 +16,7 @@ from distprof.render.finding_texts import WORDS, describe_finding, describe_lack
 from distprof.render.finding_texts.parts import NAME_LIMIT, format_name, list_by_rank, name_some
 from distprof.render.finding_texts.rule_table import write_table
 from distprof.render.units import format_ratio
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 from tests.analyze.traces.findings.synthetic_summaries import make_rank, make_traced
 from tests.analyze.traces.findings.test_findings import list_numbers, make_bad_rank
 
@@ -32,8 +32,8 @@ def test_every_rule_has_words() -> None:
         assert text.evidence and text.consequence.endswith(".") and text.remedy.endswith(".")
 
 
-@pytest.mark.parametrize("lack", Lack)
-def test_every_reason_has_words(lack: Lack) -> None:
+@pytest.mark.parametrize("lack", MissingData)
+def test_every_reason_has_words(lack: MissingData) -> None:
     why = describe_lack(NotChecked(rule="matmul_share", lack=lack, share_ratio=0.125, ranks=(3, 4)))
     assert why and "{" not in why and "n/a" not in why
 
@@ -87,7 +87,9 @@ def test_of_many_ranks_the_worst_are_named_and_the_rest_summed_up() -> None:
 def test_names_are_cut_and_clean() -> None:
     assert format_name("  a\n b ") == "a b" and format_name("") == format_name(None) == "(no name)"
     assert len(format_name("x" * 10**6)) == NAME_LIMIT
-    figure = Figure(sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6})
+    figure = EvidenceItem(
+        sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6}
+    )
     finding = Finding(
         rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,
         by_rank={"waiting_ratio": (0.5,)}, facts={"calls_count": 2}, figures=(figure,),

@@ -30,7 +30,7 @@ from distprof.render.sections.trace_rows import (
 )
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.wandb.wandb_summary import make_summary
-from distprof.report.finding_report import Lack, NotChecked
+from distprof.report.finding_report import MissingData, NotChecked
 from distprof.report.report import Report
 from distprof.report.trace_report import TraceReport, WindowCheck
 from tests.analyze.traces.findings.synthetic_summaries import (
@@ -119,9 +119,9 @@ def test_no_finding_is_said_and_so_is_what_was_not_checked() -> None:
     report = replace_activity(
         make_report(), findings=(),
         not_checked=(
-            NotChecked(rule="copies_in_step", lack=Lack.NO_STEPS),
-            NotChecked(rule="host_bound", lack=Lack.NO_DEVICE),
-            NotChecked(rule="sync_in_step", lack=Lack.NO_STEPS),
+            NotChecked(rule="copies_in_step", lack=MissingData.NO_STEPS),
+            NotChecked(rule="host_bound", lack=MissingData.NO_DEVICE),
+            NotChecked(rule="sync_in_step", lack=MissingData.NO_STEPS),
         ),
     )  # fmt: skip
     why = "copies_in_step, sync_in_step (no steps are known); host_bound (no device activity was traced)"

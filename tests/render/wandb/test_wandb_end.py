@@ -10,7 +10,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.live import lately
-from distprof.analyze.live.live_metrics import Points
+from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.facts.run import COLUMN
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb import wandb_summary
@@ -178,7 +178,7 @@ def test_a_late_rank_is_bright_in_its_own_time_although_all_steps_are_equally_lo
 def test_steps_of_a_window_are_in_no_chart() -> None:
     window = np.array([[0, 0, 1, 1, 0]] * 2)
     run = make_run(num_ranks=2, num_steps=5, num_warmup=0, columns={"window": window})
-    points = Points(run.meta, run.ranks)
+    points = LiveMetrics(run.meta, run.ranks)
     assert [point["step"] for point in points.add(run.rows)] == [0, 1, 4]
     assert points.add(run.rows[:, 2:4]) == []
 

@@ -20,7 +20,7 @@ from distprof.analyze.traces.findings.evidence import (
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, CopyTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 
 COPY_RATIO = 0.01
 """Of the step: the token numbers of a batch take far less, so more than them is copied."""
@@ -43,13 +43,13 @@ def check_copies_in_step(run: Run) -> Result:
     """Device time of copies from the host inside the steps by rank, those from pageable memory separately."""
     rule = "copies_in_step"
     if not (on_device := list_on_device(run)):
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     items = [item for item in on_device if item.num_steps]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
+        return NotChecked(rule=rule, lack=MissingData.NO_STEPS)
     shares = {item.rank: _sum_ratio(item, _list_copies(item)) for item in items}
     if beyond := tuple(rank for rank, share in shares.items() if share > 1):
-        return NotChecked(rule=rule, lack=Lack.COPIES_TOO_LONG, ranks=beyond)
+        return NotChecked(rule=rule, lack=MissingData.COPIES_TOO_LONG, ranks=beyond)
     fired = {rank: share for rank, share in shares.items() if share >= COPY_RATIO}
     if not fired:
         return None
@@ -88,29 +88,29 @@ def _sum_ratio(item: TraceSummary, copies: list[CopyTotal]) -> float:
     return divide(sum(copy.total_ns for copy in copies), item.device.span_ns)
 
 
-def _count_kinds(item: TraceSummary) -> Iterator[Figure]:
+def _count_kinds(item: TraceSummary) -> Iterator[EvidenceItem]:
     for sign, pageable in KINDS.items():
         for copy in _list_copies(item):
             if copy.pageable is pageable:
                 numbers = {"copies_count": average(copy.count, item), "device_ns": average(copy.total_ns, item)}
                 if copy.size_bytes is not None:
                     numbers["size_bytes"] = average(copy.size_bytes, item)
-                yield Figure(sign=sign, name=None, ranks=(item.rank,), numbers=numbers)
+                yield EvidenceItem(sign=sign, name=None, ranks=(item.rank,), numbers=numbers)
 
 
 def check_sync_in_step(run: Run) -> Result:
     """Calls inside the steps in which the host waits for the device, by rank."""
     rule = "sync_in_step"
     if all(item.calls_ns is None for item in run.activity):
-        return NotChecked(rule=rule, lack=Lack.NO_CALLS)
+        return NotChecked(rule=rule, lack=MissingData.NO_CALLS)
     steps_ns = {item.rank: ns for item in run.activity if item.num_steps and (ns := sum_steps_ns(run, item))}
     items = [item for item in run.activity if item.rank in steps_ns and item.calls_ns is not None]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_STEPS)
+        return NotChecked(rule=rule, lack=MissingData.NO_STEPS)
     shares = {item.rank: divide(_sum_syncs(item), steps_ns[item.rank]) for item in items}
     # calls that end after the steps, or on many threads at once
     if beyond := tuple(rank for rank, share in shares.items() if share > 1):
-        return NotChecked(rule=rule, lack=Lack.CALLS_TOO_LONG, ranks=beyond)
+        return NotChecked(rule=rule, lack=MissingData.CALLS_TOO_LONG, ranks=beyond)
     often = {item.rank for item in items if average(_count_syncs(item), item) >= SYNCS_PER_STEP}
     fired = {rank: share for rank, share in shares.items() if share >= SYNC_RATIO and rank in often}
     if not fired:
@@ -139,10 +139,10 @@ def _count_syncs(item: TraceSummary) -> int:
     return sum(sync.count for sync in item.syncs)
 
 
-def _count_calls(item: TraceSummary) -> Iterator[Figure]:
+def _count_calls(item: TraceSummary) -> Iterator[EvidenceItem]:
     for sync in sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]:
         numbers = {"calls_count": average(sync.count, item), "host_ns": average(sync.total_ns, item)}
-        yield Figure(sign="call", name=sync.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+        yield EvidenceItem(sign="call", name=sync.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 def check_memory_limit(run: Run) -> Result:
@@ -150,7 +150,7 @@ def check_memory_limit(run: Run) -> Result:
     rule = "memory_limit"
     sizes = _read_sizes(run)
     if not sizes:
-        return NotChecked(rule=rule, lack=Lack.NO_MEMORY_SIZE)
+        return NotChecked(rule=rule, lack=MissingData.NO_MEMORY_SIZE)
     shares = {rank: divide(peak, total) for rank, (peak, total) in sizes.items() if peak <= MOST_MEMORY_RATIO * total}
     fired = {rank: share for rank, share in shares.items() if share >= NEAR_MEMORY_RATIO}
     if not fired:

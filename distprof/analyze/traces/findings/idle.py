@@ -20,7 +20,7 @@ from distprof.analyze.traces.findings.evidence import (
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, HostState, LaunchGap, LaunchGaps, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 
 IDLE_RATIO = 0.1
 """Of the span: a step varies by up to a tenth anyway."""
@@ -68,13 +68,13 @@ def check_host_bound(run: Run) -> Result:
     )
 
 
-def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[Figure]:
+def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[EvidenceItem]:
     """What the host was in while the device waited for it, the longest first."""
     for state, ns in sorted(item.idle_host_in.items(), key=lambda part: -part[1]):
         ratio = divide(ns, _read(item, "idle_host_ns"))
         name = name_longest_loader(item) if state is HostState.DATA else None
         numbers = {"idle_ns": average(ns, item, per_step=per_step), "idle_ratio": ratio}
-        yield Figure(sign=str(state), name=name, ranks=(item.rank,), numbers=numbers)
+        yield EvidenceItem(sign=str(state), name=name, ranks=(item.rank,), numbers=numbers)
 
 
 def check_launch_gaps(run: Run) -> Result:
@@ -122,8 +122,8 @@ def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[str]:
         yield GRAPH_GAPS
 
 
-def _measure_gap(item: TraceSummary, gap: LaunchGap) -> Figure:
-    return Figure(
+def _measure_gap(item: TraceSummary, gap: LaunchGap) -> EvidenceItem:
+    return EvidenceItem(
         sign="graph" if gap.graph else "kernel", name=gap.name[:LONGEST_NAME], stream=gap.stream, ranks=(item.rank,),
         numbers={"gap_ns": gap.length_ns},
     )  # fmt: skip
@@ -136,10 +136,10 @@ def check_exposed_communication(run: Run) -> Result:
     if run.meta.world_size == 1:
         return None
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     busy_ns = sum(_read(item, "communication_busy_ns") for item in items)
     if not busy_ns:
-        return NotChecked(rule=rule, lack=Lack.NO_COLLECTIVES)
+        return NotChecked(rule=rule, lack=MissingData.NO_COLLECTIVES)
     exposed_ns = sum(_read(item, "idle_communication_ns") for item in items)
     share = divide(exposed_ns, sum(_read(item, "span_ns") for item in items))
     if share < IDLE_RATIO:
@@ -160,23 +160,23 @@ def check_exposed_communication(run: Run) -> Result:
     )
 
 
-def _choose_longest_collective(items: list[TraceSummary], *, per_step: bool) -> tuple[Figure, ...]:
+def _choose_longest_collective(items: list[TraceSummary], *, per_step: bool) -> tuple[EvidenceItem, ...]:
     """The collective with the largest total on any rank."""
     kernels = [(kernel, item) for item in items for kernel in item.kernels if kernel.category is Category.COMMUNICATION]
     if not kernels:
         return ()
     kernel, item = max(kernels, key=lambda pair: pair[0].total_ns)
     numbers = {"device_ns": average(kernel.total_ns, item, per_step=per_step)}
-    return (Figure(sign="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
+    return (EvidenceItem(sign="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
 
 
 def _check_idle_known(rule: str, items: list[TraceSummary]) -> NotChecked | None:
     """Without device activity, or where no idle time has a known cause, the host's share of it is not known."""
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     known = sum(_read(item, "idle_host_ns") + _read(item, "idle_launch_ns") for item in items)
     unknown = sum(_read(item, "idle_unknown_ns") for item in items)
-    return NotChecked(rule=rule, lack=Lack.NO_LAUNCHES) if unknown and not known else None
+    return NotChecked(rule=rule, lack=MissingData.NO_LAUNCHES) if unknown and not known else None
 
 
 def _read(item: TraceSummary, name: str) -> int:

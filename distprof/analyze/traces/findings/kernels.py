@@ -17,7 +17,7 @@ from distprof.analyze.traces.findings.evidence import (
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, KernelTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 from distprof.traces.reduce.kernel_names import is_softmax
 from distprof.traces.reduce.kernels import SMALL_NS
 
@@ -30,7 +30,7 @@ def check_eager_attention(run: Run) -> Result:
     rule = "eager_attention"
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     shares = {item.rank: divide(_sum_softmax(item), sum_kernels(item.kernels)) for item in items}
     fired = {rank: share for rank, share in shares.items() if share >= SOFTMAX_RATIO}
     if not fired:
@@ -48,7 +48,7 @@ def check_eager_attention(run: Run) -> Result:
         by_rank={"softmax_ratio": pick(fired, ranks)},
         facts={"fused_ratio": divide(sum_kernels(item.kernels, Category.ATTENTION), sum_kernels(item.kernels))},
         per_step=per_step,
-        figures=(Figure(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),),
+        figures=(EvidenceItem(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),),
     )
 
 
@@ -76,7 +76,7 @@ def check_small_elementwise(run: Run) -> Result:
     rule = "small_elementwise"
     items = [item for item in list_on_device(run) if item.kernels]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     fired, per_step = [item for item in items if _is_many(item)], have_steps(items)
     if not fired:
         return None
@@ -125,11 +125,11 @@ def _bound_small(kernel: KernelTotal) -> int:
     return min(kernel.small_count * SMALL_NS, kernel.total_ns - (kernel.count - kernel.small_count) * SMALL_NS)
 
 
-def _choose_most_frequent(item: TraceSummary, *, per_step: bool) -> Figure:
+def _choose_most_frequent(item: TraceSummary, *, per_step: bool) -> EvidenceItem:
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
     numbers = {"small_count": average(most.small_count, item, per_step=per_step)}
-    return Figure(sign="kernel", name=most.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+    return EvidenceItem(sign="kernel", name=most.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 RULES = (

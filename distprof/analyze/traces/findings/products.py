@@ -21,7 +21,7 @@ from distprof.analyze.traces.findings.evidence import (
 from distprof.facts.hardware import is_amd, look_up_peak
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, KernelTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 from distprof.traces.reduce.kernel_names import PRODUCTS, infer_architecture, multiplies_on_matrix_cores, runs_on_amd
 
 LEAST_PRODUCTS_RATIO = 0.5
@@ -50,14 +50,14 @@ def check_matmul_share(run: Run) -> Result:
     rule = "matmul_share"
     items = [item for item in list_on_device(run) if _sum_compute(item) > 0]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     shares = {item.rank: divide(sum_kernels(item.kernels, *PRODUCTS), _sum_compute(item)) for item in items}
     if max(shares.values()) < ANY_PRODUCTS_RATIO:
-        return NotChecked(rule=rule, lack=Lack.NO_PRODUCTS)
+        return NotChecked(rule=rule, lack=MissingData.NO_PRODUCTS)
     unknown = {item.rank: divide(sum_kernels(item.kernels, Category.OTHER), _sum_compute(item)) for item in items}
     fired = {rank: share for rank, share in shares.items() if share + unknown[rank] < LEAST_PRODUCTS_RATIO}
     if not fired:
-        doubt = NotChecked(rule=rule, lack=Lack.UNKNOWN_KERNELS, share_ratio=max(unknown.values()))
+        doubt = NotChecked(rule=rule, lack=MissingData.UNKNOWN_KERNELS, share_ratio=max(unknown.values()))
         return doubt if min(shares.values()) < LEAST_PRODUCTS_RATIO else None
     ranks, per_step = order_ranks(fired, worst_is_least=True), have_steps(items)
     item = look_up_rank(items, ranks[0])
@@ -77,13 +77,13 @@ def _sum_compute(item: TraceSummary) -> int:
     return sum_kernels(item.kernels) - sum_kernels(item.kernels, *_NO_COMPUTE)
 
 
-def _measure_others(item: TraceSummary, *, per_step: bool) -> tuple[Figure, ...]:
+def _measure_others(item: TraceSummary, *, per_step: bool) -> tuple[EvidenceItem, ...]:
     """The other categories that took longest, with the longest kernel of each."""
     others = [category for category in Category if category not in (*PRODUCTS, *_NO_COMPUTE)]
     sums = {category: sum_kernels(item.kernels, category) for category in others}
     largest = sorted((category for category in others if sums[category]), key=lambda category: -sums[category])
     return tuple(
-        Figure(
+        EvidenceItem(
             sign=str(category),
             name=_name_longest(item, category),
             ranks=(item.rank,),
@@ -118,15 +118,15 @@ def check_fp32_matmul(run: Run) -> Result:
     rule = "fp32_matmul"
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     shares = {item.rank: divide(_sum_precision(item, "fp32"), sum_kernels(item.kernels)) for item in items}
     if max(shares.values()) < WORTH_RATIO:
         most = max(divide(_sum_precision(item, None), sum_kernels(item.kernels)) for item in items)
-        doubt = NotChecked(rule=rule, lack=Lack.UNKNOWN_PRECISION, share_ratio=most)
+        doubt = NotChecked(rule=rule, lack=MissingData.UNKNOWN_PRECISION, share_ratio=most)
         return doubt if most >= WORTH_RATIO else None
     cores = {item.rank: found for item in items if (found := _detect_cores(item)) is not None}
     if not cores:
-        return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.UNKNOWN_DEVICE)
     fired = {rank: shares[rank] for rank, found in cores.items() if shares[rank] >= WORTH_RATIO and found.there}
     if not fired:
         return None
@@ -143,8 +143,8 @@ def check_fp32_matmul(run: Run) -> Result:
         facts={**_divide_products(item), **_compute_ceiling(item, fired[item.rank], tf32=found.tf32)},
         traits=_list_traits(item, found),
         figures=(
-            Figure(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
-            Figure(sign=found.sign, name=found.name[:LONGEST_NAME], ranks=ranks, numbers={}),
+            EvidenceItem(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
+            EvidenceItem(sign=found.sign, name=found.name[:LONGEST_NAME], ranks=ranks, numbers={}),
         ),
     )
 
@@ -226,11 +226,11 @@ def check_older_kernels(run: Run) -> Result:
     rule = "older_kernels"
     items = [item for item in list_on_device(run) if sum_kernels(item.kernels)]
     if not items:
-        return NotChecked(rule=rule, lack=Lack.NO_DEVICE)
+        return NotChecked(rule=rule, lack=MissingData.NO_DEVICE)
     known = {item.rank: capability for item in items if (capability := _read_capability(item)) is not None}
     if not known:
         names_generation = any(_compute_share(item, _list_made(item)) >= WORTH_RATIO for item in items)
-        return NotChecked(rule=rule, lack=Lack.UNKNOWN_DEVICE) if names_generation else None
+        return NotChecked(rule=rule, lack=MissingData.UNKNOWN_DEVICE) if names_generation else None
     older = {item.rank: _list_older(item, known[item.rank]) for item in items if item.rank in known}
     shares = {item.rank: _compute_share(item, older[item.rank]) for item in items if item.rank in known}
     fired = {rank: share for rank, share in shares.items() if share >= WORTH_RATIO}
@@ -248,7 +248,9 @@ def check_older_kernels(run: Run) -> Result:
         ranks_checked=len(items),
         by_rank={"older_ratio": pick(fired, ranks)},
         figures=(
-            Figure(sign=number, name=(item.head.device_name or "the device")[:LONGEST_NAME], ranks=ranks, numbers={}),
+            EvidenceItem(
+                sign=number, name=(item.head.device_name or "the device")[:LONGEST_NAME], ranks=ranks, numbers={}
+            ),
             *(_measure_older(item, kernel) for kernel in longest),
         ),
     )
@@ -282,11 +284,11 @@ def _compute_share(item: TraceSummary, kernels: list[KernelTotal]) -> float:
     return divide(sum_kernels(kernels), sum_kernels(item.kernels))
 
 
-def _measure_older(item: TraceSummary, kernel: KernelTotal) -> Figure:
+def _measure_older(item: TraceSummary, kernel: KernelTotal) -> EvidenceItem:
     """A kernel, what it was made for, and its share of GPU time."""
     made = ".".join(map(str, _read_architecture(kernel)))
     numbers = {"device_ratio": _compute_share(item, [kernel])}
-    return Figure(sign=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+    return EvidenceItem(sign=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 RULES = (

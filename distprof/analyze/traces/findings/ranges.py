@@ -17,7 +17,7 @@ from distprof.analyze.traces.findings.evidence import (
 )
 from distprof.facts.run import Run
 from distprof.facts.trace_summary import LONGEST_NAME, RangeTotal, TraceSummary
-from distprof.report.finding_report import Figure, Finding, Lack, NotChecked
+from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 
 APART_RATIO = 0.1
 """By this much one of two ranges leads on the host, and the other on the GPU: a tenth of the step."""
@@ -75,9 +75,9 @@ class _Merged:
         instance_ratio = divide(divide(self.host_ns, self.count), divide(self.steps_ns, self.num_steps))
         return max(self.host_ratio, instance_ratio) >= WHOLE_RATIO
 
-    def make_figure(self, numbers: Mapping[str, float]) -> Figure:
+    def make_figure(self, numbers: Mapping[str, float]) -> EvidenceItem:
         """Some of its numbers, under its name."""
-        return Figure(sign="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
+        return EvidenceItem(sign="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
 
 
 def check_host_is_not_gpu(run: Run) -> Result:
@@ -85,7 +85,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     rule = "host_is_not_gpu"
     ranges = _merge_ranges(run)
     if not any(part.count for part in ranges):
-        return NotChecked(rule=rule, lack=Lack.NO_RANGES)
+        return NotChecked(rule=rule, lack=MissingData.NO_RANGES)
     if not any(measure_busy_ns(item) for item in run.activity):
         return _judge_without_device(run, ranges)
     # work that runs on after the steps is no share of them
@@ -94,7 +94,7 @@ def check_host_is_not_gpu(run: Run) -> Result:
     ]
     if not known:
         steps = any(part.steps_ns for part in ranges)
-        return NotChecked(rule=rule, lack=Lack.NO_RANGE_LAUNCHES if steps else Lack.NO_STEPS)
+        return NotChecked(rule=rule, lack=MissingData.NO_RANGE_LAUNCHES if steps else MissingData.NO_STEPS)
     swaps = _list_swaps([part for part in known if part.is_unlike and not part.is_step and not part.loads])
     if not swaps:
         return None
@@ -135,7 +135,7 @@ def _judge_without_device(run: Run, ranges: list[_Merged]) -> Result:
     if _is_cpu_job(run):
         return None
     if not any(_has_device(item) for item in run.activity):
-        return NotChecked(rule="host_is_not_gpu", lack=Lack.NO_DEVICE)
+        return NotChecked(rule="host_is_not_gpu", lack=MissingData.NO_DEVICE)
     traits = {HOST_ONLY: True, NOT_UNDERSTOOD: has_strange(run), CALLS_TRACED: _has_calls(run)}
     return Finding(
         rule="host_is_not_gpu",
@@ -148,7 +148,7 @@ def _judge_without_device(run: Run, ranges: list[_Merged]) -> Result:
     )
 
 
-def _measure_host(part: _Merged) -> Figure:
+def _measure_host(part: _Merged) -> EvidenceItem:
     numbers: dict[str, float] = {"host_total_ns": part.host_ns}
     if part.steps_ns:
         numbers["host_ratio"] = part.host_ratio

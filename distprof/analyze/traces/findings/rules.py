@@ -7,12 +7,15 @@ from dataclasses import replace
 from distprof.analyze.traces.findings import host, idle, kernels, products, ranges
 from distprof.analyze.traces.findings.evidence import has_strange
 from distprof.facts.run import Run
-from distprof.report.finding_report import Finding, Lack, NotChecked
+from distprof.report.finding_report import Finding, MissingData, NotChecked
 
 RULES = (*products.RULES, *kernels.RULES, *idle.RULES, *host.RULES, *ranges.RULES)
 LEAST_RATIO = 0.01
 """Share of the step: what concerns less is not worth reading, whatever its rule counts."""
-_NOT_UNDERSTOOD = {Lack.NO_DEVICE: Lack.DEVICE_NOT_UNDERSTOOD, Lack.NO_CALLS: Lack.CALLS_NOT_UNDERSTOOD}
+_NOT_UNDERSTOOD = {
+    MissingData.NO_DEVICE: MissingData.DEVICE_NOT_UNDERSTOOD,
+    MissingData.NO_CALLS: MissingData.CALLS_NOT_UNDERSTOOD,
+}
 
 
 def check_rules(run: Run) -> tuple[tuple[Finding, ...], tuple[NotChecked, ...]]:

@@ -61,7 +61,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
     passes: tuple[type[Exception], ...] = getattr(method, _PASSES, ())
 
     @functools.wraps(method)
-    def guarded(self: Border, first: Any = _MISSING, /, *rest: Any, **options: Any) -> Any:
+    def guarded(self: GuardedCalls, first: Any = _MISSING, /, *rest: Any, **options: Any) -> Any:
         try:
             if first is not _MISSING and not rest and not options:
                 return method(self, first)  # twice as fast as passing on everything
@@ -79,7 +79,7 @@ def _guard_method(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @guard_methods
-class Border:
+class GuardedCalls:
     """What may fail behind it costs a sentence, and never training. The methods of subclasses are guarded too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
