@@ -85,7 +85,7 @@ def test_fault_34_a_stopped_rank_has_one_stall_or_nobody_has(
             rank.kill()
     (folder,) = (tmp_path / "runs").iterdir()
     capsys.readouterr()
-    assert run_verb(["report", str(folder)]) == EXIT_PARTIAL
+    assert run_verb(["report", str(folder), "--details"]) == EXIT_PARTIAL
     shown = capsys.readouterr().out
     report: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     for struck in find_struck(read_run(folder), stopped_ns):
