@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from distprof.facts.run import Clock, Stretch, name_ranks
 from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, is_hidden, list_causes
 from distprof.render.sections.coverage import describe_overhead
-from distprof.render.sections.hangs import show_stands
+from distprof.render.sections.hangs import HEADS, show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.section_types import Fact, Section, make_columns
@@ -188,7 +189,8 @@ def show_causes(report: Report, most: int) -> Section:
 def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
     """The tables in their order: of a job that hangs, where ranks stood; else so many phases and causes."""
     if report.hang is not None:
-        return [show_stands(report, MAX_STANDS)]
+        stands = show_stands(report, MAX_STANDS)
+        return [dataclasses.replace(stands, columns=tuple(each for each in stands.columns if each.head != HEADS[-1]))]
     return [show_parts(report, phases), show_causes(report, causes)]
 
 

@@ -27,8 +27,8 @@ LAYOUTS = (
     (5, 3, False, False), (5, 2, False, False), (4, 2, False, False), (4, 1, False, False), (3, 1, False, False),
     (2, 1, False, False),
 )  # fmt: skip
-"""Rows of the tables of phases and of causes; whether blank lines stand between the parts, and whether a note is shown.
-"""
+"""Rows of the tables of phases and of causes; whether blank lines stand between the parts, and whether a note and more
+than one finding are shown."""
 
 
 def render_screen(report: Report, console: Console, *, names: Sequence[str], folder: str | None, again: str) -> None:
@@ -36,7 +36,7 @@ def render_screen(report: Report, console: Console, *, names: Sequence[str], fol
     for phases, causes, spaced, noted in LAYOUTS:
         tables = list_tables(report, phases, causes)
         end = list_end(report, names, folder, again, noted=noted)
-        parts = [*_list_parts(report, tables, end, spaced=spaced)]
+        parts = [*_list_parts(report, tables, end, spaced=spaced, noted=noted)]
         if len(console.render_lines(Group(*parts), pad=False)) <= SCREEN_LINES:
             break
     print_parts(parts, console)
@@ -53,7 +53,7 @@ def name_command(path: Path) -> str:
 
 
 def _list_parts(
-    report: Report, tables: Sequence[Section], end: Sequence[Fact], *, spaced: bool
+    report: Report, tables: Sequence[Section], end: Sequence[Fact], *, spaced: bool, noted: bool
 ) -> Iterator[RenderableType]:
     ends = describe_ends(report)
     yield from (Text(line, style="bold red") for line in ends[:MAX_ENDS])
@@ -61,7 +61,7 @@ def _list_parts(
         yield Text(f"and {len(ends) - MAX_ENDS:,} more such lines, with --details", style="bold red")
     if sentence := describe_verdict(report):
         yield Text(sentence, style="bold red" if report.verdict.critical else "bold")
-    for finding in list_findings(report).findings[: MAX_FINDINGS if spaced else 1]:
+    for finding in list_findings(report).findings[: MAX_FINDINGS if noted else 1]:
         yield Text.assemble("finding: ", (finding.title, "bold"), (f" [{finding.share}]" if finding.share else ""))
     if advice := describe_advice(report):
         yield Text(advice)
@@ -89,7 +89,7 @@ def _tabulate(section: Section) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, column in enumerate(section.columns):
         text = position == 0 or column.is_text
-        table.add_column(column.head, justify="left" if text else "right", no_wrap=True, overflow="ellipsis")
+        table.add_column(column.head, justify="left" if text else "right", no_wrap=position == 0 or not text)
     for row in section.rows:
         table.add_row(*map(Text, row))
     return table
