@@ -290,8 +290,8 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
         )
     if cycles is None:
         return (
-            "no waits were measured: they need profile=phases, a strategy that synchronises, and no communication hook "
-            "that distprof cannot see into"
+            "no waits were measured: they need profile=phases, a strategy that synchronises, collectives outside of "
+            "compiled graphs, and no communication hook that distprof cannot see into"
         )
     if len(cycles.steps) < MIN_CYCLES:
         counted = f"{len(cycles.steps)} measured step{'' if len(cycles.steps) == 1 else 's'}"
