@@ -175,6 +175,23 @@ def test_no_folder_holds_more_than_one_can_see() -> None:
     assert not {room: counts[PACKAGE / room] for room in SUB_ROOMS if counts[PACKAGE / room] > MOST_AT_THE_TOP}
 
 
+def list_constants(path: Path) -> Iterator[str]:
+    """Names of constants, as often as the module itself assigns them."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names = (name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target]))
+        yield from (name.id for name in names if isinstance(name, ast.Name) and name.id.isupper())
+
+
+def test_no_constant_has_two_values() -> None:
+    """Functions above the second assignment would take that one, as when two files become one."""
+    for path in FILES:
+        twice = [name for name, count in Counter(list_constants(path)).items() if count > 1]
+        assert not twice, f"{name_file(path)} assigns {twice} twice"
+
+
 def test_contributing_lists_the_rooms_and_no_others() -> None:
     """From the top floor to the bottom, as the table says."""
     lines = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()

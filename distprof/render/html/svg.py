@@ -112,9 +112,9 @@ def frame(shapes: Sequence[str], height: int, title: str) -> str:
 
 
 MAX_JOBS = 200
-TEXT, BAR = 18, 10
+TEXT, JOB_BAR = 18, 10
 """Heights of a job's label, and of its bar below it."""
-HEIGHT = TEXT + BAR + 2 * GAP
+HEIGHT = TEXT + JOB_BAR + 2 * GAP
 SPACE = 1.5
 """Of the longest bar: an interval that reaches further is cut there, since one of few steps may reach anywhere."""
 
@@ -143,13 +143,13 @@ def _draw_job(row: SweepRow, top: int, scale: float) -> list[str]:
     interval, bar = "", top + TEXT
     shapes = [
         f'<text x="{LEFT - 8}" y="{top + 14}" class="end">job {row.number}</text>',
-        f'<rect class="job" x="{LEFT}" y="{bar}" width="{row.mean_ns * scale:.1f}" height="{BAR}"/>',
+        f'<rect class="job" x="{LEFT}" y="{bar}" width="{row.mean_ns * scale:.1f}" height="{JOB_BAR}"/>',
     ]
     if row.mean_low_ns is not None and row.mean_high_ns is not None:
         interval = f" ({format_time(row.mean_low_ns)} to {format_time(row.mean_high_ns)})"
         begin, end = LEFT + row.mean_low_ns * scale, min(LEFT + row.mean_high_ns * scale, float(WIDTH))
-        shapes.append(f'<path class="interval" d="M{begin:.1f} {bar + BAR / 2}H{end:.1f}M{begin:.1f} {bar}v{BAR}'
-                      f'M{end:.1f} {bar}v{BAR}"/>')  # fmt: skip
+        shapes.append(f'<path class="interval" d="M{begin:.1f} {bar + JOB_BAR / 2}H{end:.1f}'
+                      f'M{begin:.1f} {bar}v{JOB_BAR}M{end:.1f} {bar}v{JOB_BAR}"/>')  # fmt: skip
     label = f"{settings}: {format_time(row.mean_ns)}{interval}" if settings else f"{format_time(row.mean_ns)}{interval}"
     shapes.append(f'<text x="{LEFT}" y="{top + 14}">{show(label)}</text>')
     return shapes

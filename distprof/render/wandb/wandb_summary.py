@@ -97,7 +97,7 @@ ARTIFACT_TYPE = "distprof-report"
 FILES = ("report.html", "report.json", "trace.json.gz")
 MAX_FILE_BYTES = 200 << 20
 """A larger file is not attached: uploading it would hold the end of the job up."""
-TITLE_LIMIT, TEXT_LIMIT = 100, 1000
+TITLE_LIMIT = 100
 
 
 def describe_alert(report: Report) -> tuple[str, str] | None:
