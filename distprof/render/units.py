@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
 
 NOT_MEASURED = "n/a"
 NAME_LIMIT = 60
@@ -140,6 +141,13 @@ def format_number(value: float | None) -> str:
         return f"{value:.2e}"
     digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
     return f"{value:,.{digits}f}"
+
+
+def format_range(values: Sequence[float | None], show: Callable[[float | None], str]) -> str:
+    """One number where all are shown alike, else the smallest to the largest."""
+    known = [value for value in values if value is not None]
+    low, high = show(min(known, default=None)), show(max(known, default=None))
+    return low if low == high else f"{low} to {high}"
 
 
 def clean_text(text: object, limit: int = NAME_LIMIT) -> str:

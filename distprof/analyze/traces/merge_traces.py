@@ -9,7 +9,13 @@ from pathlib import PurePath
 import numpy as np
 
 from distprof.analyze.stats.statistics import spread_over_ranks
-from distprof.analyze.traces.findings.evidence import fits_steps, measure_busy_ns, sum_all_steps_ns, sum_steps_ns
+from distprof.analyze.traces.findings.evidence import (
+    divide,
+    fits_steps,
+    measure_busy_ns,
+    sum_all_steps_ns,
+    sum_steps_ns,
+)
 from distprof.analyze.traces.findings.rules import check_rules
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, Run
 from distprof.facts.trace_summary import LONGEST_NAME, KernelTotal, ModuleTotal, RangeTotal, TraceSummary
@@ -78,7 +84,7 @@ def _merge_categories(items: Iterable[TraceSummary]) -> list[CategoryReport]:
             sums[str(kernel.category)][1] += kernel.total_ns
     everything = sum(total_ns for _, total_ns in sums.values())
     found = [
-        CategoryReport(category=category, count=count, total_ns=total_ns, share_ratio=_divide(total_ns, everything))
+        CategoryReport(category=category, count=count, total_ns=total_ns, share_ratio=divide(total_ns, everything))
         for category, (count, total_ns) in sums.items()
     ]
     return sorted(found, key=lambda part: (-part.total_ns, part.category))
@@ -112,7 +118,7 @@ def _merge_kernel(
         precision=key[2],
         count=sum(part.count for _, part in parts),
         total_ns=total_ns,
-        share_ratio=_divide(total_ns, everything),
+        share_ratio=divide(total_ns, everything),
         min_ns=min(part.min_ns for _, part in parts),
         max_ns=max(part.max_ns for _, part in parts),
         max_rank=most,
@@ -182,10 +188,6 @@ def _divide_whole(
 def shorten(name: str) -> str:
     """The name as a report keeps it; what distinguishes a kernel is at the front of its name."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
-
-
-def _divide(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
 
 
 def _divide_or_none(part: float, whole: float) -> float | None:

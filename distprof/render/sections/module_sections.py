@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distprof.render.sections.module_tree import Branch, grow_tree, walk_tree
+from distprof.render.sections.module_tree import Branch, add_up, grow_tree, walk_tree
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import (
     clean_text,
@@ -110,8 +110,8 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
             continue
         parameters = sum(row.parameters for row in branch.rows)
         work = sum((row.total_flops for row in branch.rows), ModuleFlops())
-        took_ns = _add_up([_add_times(row) for row in branch.rows])
-        activations = _add_up([row.activation_bytes for row in branch.rows])
+        took_ns = add_up([_add_times(row) for row in branch.rows])
+        activations = add_up([row.activation_bytes for row in branch.rows])
         rows.append(
             (
                 _indent(level, branch), clean_text(branch.first.kind, 40), format_count(parameters),
@@ -178,17 +178,11 @@ def _indent(level: int, branch: Branch[ModuleRow]) -> str:
 
 def _add_times(row: ModuleRow) -> float | None:
     took = (row.total_time.forward_ns, row.total_time.backward_ns, row.total_time.recomputed_ns)
-    return _add_up(took)
-
-
-def _add_up(values: Sequence[float | None]) -> float | None:
-    """None: none of them is known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return add_up(took)
 
 
 def _format_passes(branch: Branch[ModuleRow], field: str) -> str:
-    took_ns = _add_up([getattr(row.total_time, field) for row in branch.rows])
+    took_ns = add_up([getattr(row.total_time, field) for row in branch.rows])
     return "" if took_ns is None else format_time(took_ns)
 
 

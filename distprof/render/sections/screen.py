@@ -12,6 +12,7 @@ from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY
 from distprof.render.sections.coverage import describe_overhead
 from distprof.render.sections.hangs import HEADS, show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
+from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
@@ -138,15 +139,10 @@ def merge_small(rows: Sequence[PartRow], most: int, named: Collection[str] = ())
         return [*rows]
     rest = PartRow(
         name=clean_text(", ".join(row.name for row in small), PLACE_LIMIT),
-        mean_ns=tuple(_add(values) for values in zip(*(row.mean_ns for row in small), strict=True)),
-        share_ratio=_add([row.share_ratio for row in small]),
+        mean_ns=tuple(add_up(values) for values in zip(*(row.mean_ns for row in small), strict=True)),
+        share_ratio=add_up([row.share_ratio for row in small]),
     )  # fmt: skip
     return [*(row for row in rows if any(row is item for item in kept)), rest]
-
-
-def _add(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def show_parts(report: Report, most: int) -> Section:

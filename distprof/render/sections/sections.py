@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
@@ -24,6 +24,7 @@ from distprof.render.units import (
     format_count,
     format_flops_per_s,
     format_milliseconds,
+    format_range,
     format_ratio,
     format_time,
 )
@@ -93,10 +94,10 @@ def _show_communication(report: Report) -> Section:
     """Every kind of collective, per step and rank: one number, or the range where ranks differ."""
     rows = [
         [
-            kind.kind, show_range(kind.count_per_step, format_count), show_range(kind.bytes_per_step, format_bytes),
-            show_range(kind.busy_host_ns, format_time), show_range(kind.exposed_host_ns, format_time),
-            show_range(kind.overlapped_host_ns, format_time), show_range(kind.busy_device_ns, format_time),
-            show_range(kind.exposed_device_ns, format_time), show_range(kind.overlapped_device_ns, format_time),
+            kind.kind, format_range(kind.count_per_step, format_count), format_range(kind.bytes_per_step, format_bytes),
+            format_range(kind.busy_host_ns, format_time), format_range(kind.exposed_host_ns, format_time),
+            format_range(kind.overlapped_host_ns, format_time), format_range(kind.busy_device_ns, format_time),
+            format_range(kind.exposed_device_ns, format_time), format_range(kind.overlapped_device_ns, format_time),
         ]
         for kind in report.communication
     ]  # fmt: skip
@@ -104,13 +105,6 @@ def _show_communication(report: Report) -> Section:
     on_host = any(column.head in ("busy", "exposed") and column.has_values() for column in columns)
     title = "communication: per step and rank" + (", host clock" if on_host else "")
     return Section(key="communication", title=title, columns=columns)
-
-
-def show_range(values: Sequence[float | None], show: Callable[[float | None], str]) -> str:
-    """One number where all are shown alike, else the smallest to the largest."""
-    known = [value for value in values if value is not None]
-    low, high = show(min(known, default=None)), show(max(known, default=None))
-    return low if low == high else f"{low} to {high}"
 
 
 PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")

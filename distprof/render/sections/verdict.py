@@ -18,7 +18,15 @@ from distprof.render.sections.cause_words import (
     name_link,
     show_share,
 )
-from distprof.render.units import clean_text, format_bytes, format_excess, format_number, format_ratio, format_time
+from distprof.render.units import (
+    clean_text,
+    format_bytes,
+    format_excess,
+    format_number,
+    format_range,
+    format_ratio,
+    format_time,
+)
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
 
@@ -205,7 +213,7 @@ def list_waits(report: Report) -> list[list[str]]:
             + " (host clock)" * (mixed and items[0].clock == "host"),
             f"{len(items):,} groups" if len(items) > 1 else clean_text(items[0].group, 24),
             str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
-            _show_times([item.transfer_ns for item in items]), _show_last(report, items),
+            format_range([item.transfer_ns for item in items], format_time), _show_last(report, items),
         ]
         for items in rows
     ]  # fmt: skip
@@ -215,14 +223,8 @@ def _show_waits(items: Sequence[WaitReport]) -> str:
     """From the shortest wait of a rank to the longest; n/a if the clocks may be off by more. If members are missing, it
     is a lower limit."""
     known = [value for item in items for value in item.wait_ns if value is not None]
-    shown = _show_times(known)
+    shown = format_range(known, format_time)
     return f"at least {shown}" if items[0].members_missing and known else shown
-
-
-def _show_times(times_ns: Sequence[float | None]) -> str:
-    known = [value for value in times_ns if value is not None]
-    low, high = format_time(min(known, default=None)), format_time(max(known, default=None))
-    return low if low == high else f"{low} to {high}"
 
 
 def _show_last(report: Report, items: Sequence[WaitReport]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.render.sections.ends import describe_ends
-from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.screen import describe_advice, list_end, list_speed, list_tables
-from distprof.render.sections.section_types import Fact, Section
+from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.trace_rows import list_findings
-from distprof.render.sections.verdict import describe_verdict
+from distprof.render.terminal.terminal import list_verdict, make_grid, make_title
 from distprof.render.terminal.terminal_tables import print_parts
 from distprof.render.units import clean_text
 from distprof.report.report import Report
@@ -33,10 +32,21 @@ than one finding are shown."""
 
 def render_screen(report: Report, console: Console, *, names: Sequence[str], folder: str | None, again: str) -> None:
     """Prints what a person reads first; arguments as of `distprof.render.sections.screen.list_end`."""
+    head = [*_list_ends(report), *list_verdict(report)]
+    findings = [_show_title(finding) for finding in list_findings(report).findings[:MAX_FINDINGS]]
+    advice = describe_advice(report)
+    job: list[RenderableType] = [
+        *([Text(advice)] if advice else []),
+        Text(),
+        make_title(report),
+        _grid(list_speed(report)),
+    ]
     for phases, causes, spaced, noted in LAYOUTS:
-        tables = list_tables(report, phases, causes)
-        end = list_end(report, names, folder, again, noted=noted)
-        parts = [*_list_parts(report, tables, end, spaced=spaced, noted=noted)]
+        blank = [Text()] if spaced else []
+        parts: list[RenderableType] = [*head, *findings[: MAX_FINDINGS if noted else 1], *job]
+        for section in list_tables(report, phases, causes):
+            parts += [*blank, _tabulate(section)] if section.columns else []
+        parts += [*blank, _grid(list_end(report, names, folder, again, noted=noted))]
         if len(console.render_lines(Group(*parts), pad=False)) <= SCREEN_LINES:
             break
     print_parts(parts, console)
@@ -52,37 +62,18 @@ def name_command(path: Path) -> str:
     return f"distprof report {name_folder(path)} --details"
 
 
-def _list_parts(
-    report: Report, tables: Sequence[Section], end: Sequence[Fact], *, spaced: bool, noted: bool
-) -> Iterator[RenderableType]:
+def _list_ends(report: Report) -> list[Text]:
     ends = describe_ends(report)
-    yield from (Text(line, style="bold red") for line in ends[:MAX_ENDS])
-    if len(ends) > MAX_ENDS:
-        yield Text(f"and {len(ends) - MAX_ENDS:,} more such lines, with --details", style="bold red")
-    if sentence := describe_verdict(report):
-        yield Text(sentence, style="bold red" if report.verdict.critical else "bold")
-    for finding in list_findings(report).findings[: MAX_FINDINGS if noted else 1]:
-        yield Text.assemble("finding: ", (finding.title, "bold"), (f" [{finding.share}]" if finding.share else ""))
-    if advice := describe_advice(report):
-        yield Text(advice)
-    yield Text()
-    yield Text.assemble((clean_text(report.name), "bold"), f": {', '.join(list_job_facts(report))}")
-    yield _grid(list_speed(report))
-    for section in tables:
-        if section.columns:
-            yield from [Text()] if spaced else []
-            yield _tabulate(section)
-    yield from [Text()] if spaced else []
-    yield _grid(end)
+    more = [f"and {len(ends) - MAX_ENDS:,} more such lines, with --details"] if len(ends) > MAX_ENDS else []
+    return [Text(line, style="bold red") for line in (*ends[:MAX_ENDS], *more)]
+
+
+def _show_title(finding: ShownFinding) -> Text:
+    return Text.assemble("finding: ", (finding.title, "bold"), (f" [{finding.share}]" if finding.share else ""))
 
 
 def _grid(facts: Sequence[Fact]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="dim", min_width=len("throughput"))
-    grid.add_column(overflow="fold")
-    for fact in facts:
-        grid.add_row(fact.label, Text(fact.text))
-    return grid
+    return make_grid(facts, label_width=len("throughput"))
 
 
 def _tabulate(section: Section) -> Table:

@@ -27,12 +27,22 @@ MAX_WHOLE = 5
 def render_terminal(report: Report, console: Console) -> None:
     """Prints a report, fitted to the console's width and encoding."""
     parts: list[RenderableType] = [Text(line, style="bold red") for line in describe_ends(report)]
-    if sentence := describe_verdict(report):
-        parts += [Text(sentence, style="bold red" if report.verdict.critical else "bold"), Text()]
-    parts.append(Text.assemble((clean_text(report.name), "bold"), f": {', '.join(list_job_facts(report))}"))
+    parts += [line for verdict in list_verdict(report) for line in (verdict, Text())]
+    parts.append(make_title(report))
     for section in list_sections(report, max_notes=MAX_NOTES, note_limit=TEXT_LIMIT):
         parts += _show_section(section, console)
     print_parts(parts, console)
+
+
+def list_verdict(report: Report) -> list[Text]:
+    """The verdict's sentence, in red if it is critical; empty where there is none."""
+    sentence = describe_verdict(report)
+    return [Text(sentence, style="bold red" if report.verdict.critical else "bold")] if sentence else []
+
+
+def make_title(report: Report) -> Text:
+    """The job's name, and what it ran on."""
+    return Text.assemble((clean_text(report.name), "bold"), f": {', '.join(list_job_facts(report))}")
 
 
 def render_sections(title: str, sections: Sequence[Section], console: Console) -> None:
@@ -44,7 +54,7 @@ def render_sections(title: str, sections: Sequence[Section], console: Console) -
 
 
 def _show_section(section: Section, console: Console) -> list[RenderableType]:
-    parts: list[RenderableType] = [_grid(section.facts)] if section.facts else []
+    parts: list[RenderableType] = [make_grid(section.facts)] if section.facts else []
     parts += _show_findings(section.findings)
     notes = list(section.notes)
     if section.columns:
@@ -58,9 +68,10 @@ def _show_section(section: Section, console: Console) -> list[RenderableType]:
     return [Text(), Text(title, style="bold"), *parts]
 
 
-def _grid(facts: Sequence[Fact]) -> Table:
+def make_grid(facts: Sequence[Fact], *, label_width: int = 0) -> Table:
+    """Labels and what they say; grids below each other are aligned by a least width of the labels."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style="dim", min_width=label_width)
     grid.add_column(overflow="fold")
     for row, fact in enumerate(facts):
         style = "bold" if fact.number and row == 0 else ""
