@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distprof.cli.standard_streams import NARROWEST, WIDEST
 from distprof.errors import UsageError
 from distprof.render.units import clean_text
+from distprof.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from distprof.render.files.files import Written
@@ -64,13 +65,18 @@ def require_folder(path: Path | None) -> None:
 
 
 def write_figures(path: Path, document: object) -> None:
-    """Writes the file of ``--json FILE``.
+    """Writes the file of ``--json FILE``: it is there complete or not at all, unless FILE is a link or no
+    file, such as ``/dev/stdout``.
 
     Raises:
         UsageError: It cannot be written.
     """
+    text = json.dumps(document, indent=1) + "\n"
     try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text)
     except OSError as error:
         raise UsageError(f"--json {path}: cannot be written ({error.strerror}): choose another file") from None
 
