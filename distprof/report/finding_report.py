@@ -54,6 +54,7 @@ class EvidenceItem:
     stream: int | None = None
     """The device's stream that the numbers are of; None: they are of no single one."""
     ranks: tuple[int, ...]
+    """The ranks that the numbers are of."""
     numbers: Mapping[str, float]
     """By name, which ends in the unit: ``_ns``, ``_ratio``, ``_bytes``, ``_count`` or ``_factor``."""
 
@@ -90,6 +91,7 @@ class NotChecked:
     rule: str
     """Name of the rule, as the table in docs/findings.md has it."""
     lack: MissingData
+    """Why it could not be checked."""
     share_ratio: float | None = None
     """How much of the time is in doubt. None: the reason has no such number."""
     ranks: tuple[int, ...] = ()

@@ -27,6 +27,7 @@ class RankStateReport:
     """Ranks that stand at the same place."""
 
     ranks: tuple[int, ...]
+    """The ranks, in ascending order."""
     state: StandState
     """"stands": they wrote where. "stopped": their process was stopped, as another rank saw. "silent": they wrote
     nothing, though their process lives. "gone": their process is no more, and their stream has no end. "unknown":
@@ -65,6 +66,7 @@ class HangReport:
     waiting: tuple[int, ...]
     """The ranks that wait in ``collective``, or for a message."""
     collective: PendingReport | None
+    """The collective; None: none is known."""
     message: Literal["send", "recv"] | None
     """What the waiting ones are in, if it is no collective."""
     step: int | None

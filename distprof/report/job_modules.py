@@ -68,6 +68,7 @@ class JobModules:
     ranks: tuple[int, ...]
     """The ranks whose profiles are here."""
     timed_steps: int
+    """Number of steps in which modules were timed."""
     rows: tuple[JobModule, ...]
     """Each module before its submodules. The first is the model."""
     outside_flops: ModuleFlops | None

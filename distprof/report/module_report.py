@@ -17,7 +17,9 @@ class ModuleFlops:
     """FLOPs; a multiply and an add are two. Counted from what torch dispatches, never as a multiple of forward."""
 
     forward: int = 0
+    """Of forward, once."""
     backward: int = 0
+    """Of backward, without what it repeats of forward."""
     recomputed: int = 0
     """Forward again, under activation checkpointing."""
 

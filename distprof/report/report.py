@@ -35,6 +35,7 @@ class DeviceClockReport:
     """A rank's device clock compared with its host's, and with rank 0's host clock."""
 
     rank: int
+    """Global rank."""
     anchors: int
     """Readings of both clocks that are used. 0: times of this device are not compared with others."""
     anchors_left_out: int
@@ -59,11 +60,14 @@ class BandwidthReport:
     """Collectives of one kind and size in one process group, on the device clock; bandwidth as nccl-tests define it."""
 
     group: str
+    """Name of the process group."""
     kind: str
+    """The collective operation, as it was issued."""
     least_bytes: int | None
     """The whole buffer. It differs from ``most_bytes`` only where a group moves so many sizes that they share rows by
     powers of two. None, like the next: not known on some rank."""
     most_bytes: int | None
+    """As least_bytes."""
     num_ranks: int
     """Of the group, present or not."""
     hosts: tuple[str, ...]
@@ -106,9 +110,11 @@ class StepReport:
     """The step on one clock."""
 
     clock: str
+    """The clock of every time here."""
     mean_ns: tuple[float | None, ...]
     """Mean step time, by position in ``Report.ranks``."""
     spread_ns: Spread
+    """Of mean_ns across ranks, in ns."""
     identity_error_ratio: float | None
     """Largest |sum of phases - step| / step over all ranks and steps."""
 
@@ -137,6 +143,7 @@ class BetweenReport:
     cycle_mean_ns: tuple[float | None, ...]
     """Mean step on the host clock and the mean time between steps, by position in ``Report.ranks``."""
     cycle_spread_ns: Spread
+    """Of cycle_mean_ns across ranks, in ns."""
     between_ratio: float | None
     """All parts, over the cycle, summed over ranks."""
     parts_known: bool
@@ -150,6 +157,7 @@ class BusiestRank:
     """The rank with the most own time, which is time outside exposed communication; the others may wait for it."""
 
     rank: int
+    """Its global rank."""
     own_ns: float
     """Its mean step time less exposed communication."""
     excess_ns: float
@@ -172,6 +180,7 @@ class Headline:
     """Elapsed time over steps: from the begin of the first measured step to the end of the last, over their number,
     mean over ranks. Time between steps is in it, and steps that do not count are not, with the time around them."""
     step_median_ns: float | None
+    """Median of the job's step time, in ns."""
     step_p95_ns: float | None
     """95th percentile of the job's step time, linearly interpolated, in ns."""
     between_ratio: float | None
@@ -197,7 +206,9 @@ class CommunicationReport:
     """One kind of collective, per step, by position in ``Report.ranks``."""
 
     kind: str
+    """The collective operation, as it was issued."""
     count_per_step: tuple[float | None, ...]
+    """Number of collectives."""
     bytes_per_step: tuple[float | None, ...]
     """Payload: the buffer reduced or, for gathers and scatters, the whole unsharded buffer."""
     busy_host_ns: tuple[float | None, ...]
@@ -220,7 +231,9 @@ class RankReport:
     """One rank: what it ran on, what it reached, and how it ended."""
 
     rank: int
+    """Global rank."""
     host: str
+    """Name of its host."""
     pid: int | None
     """Process id on that host; None: the trace does not tell."""
     device: str | None
@@ -273,6 +286,7 @@ class RankReport:
     error: str | None
     """The last line of the error; None: there was none."""
     traceback: str | None
+    """The whole traceback; None: none was kept."""
     rows_lost: int
     """Steps measured and not written, because the writer fell behind or the disk was full."""
 
@@ -282,10 +296,12 @@ class FlopsReport:
     """FLOPs per optimizer step of one rank."""
 
     parameters: int
+    """Parameters of the whole model."""
     model_flops_per_step: float | None
     """Counted from the dispatched operations, without recomputation; None: no measured step, or micro-steps were not
     counted."""
     hardware_flops_per_step: float | None
+    """The same with recomputation."""
     analytic_flops_per_step: float | None
     """Model FLOPs from the formula instead; None: there is no formula for this model, or as above."""
     analytic_error_ratio: float | None
@@ -299,6 +315,7 @@ class Coverage:
     complete: bool
     """Every rank is present, ended well and reported every step."""
     world_size: int
+    """Number of ranks of the job."""
     ranks_present: tuple[int, ...]
     """Global ranks with at least one recorded step: the statistics use these."""
     ranks_missing: tuple[int, ...]
@@ -314,6 +331,7 @@ class Coverage:
     segments_lost: int
     """Segments of steps that were counted in their phase and not kept, over all ranks."""
     clocks: tuple[str, ...]
+    """The clocks on which something was measured."""
     sources: tuple[str, ...]
     """Where each kind of number comes from."""
     notes: tuple[str, ...]
@@ -327,11 +345,15 @@ class Report:
     schema: str
     """Version of this format: the number grows when readers of the old one would misread the new one."""
     distprof_version: str
+    """Version of distprof that made the report."""
     run_id: str
+    """Unique per job."""
     name: str
+    """Name of the run, from the configuration."""
     started_utc: str | None
     """When the job started, UTC, ISO 8601; None: the traces do not tell."""
     world_size: int
+    """Number of ranks of the job."""
     backend: str | None
     """torch.distributed backend, such as nccl or gloo; None: the traces do not tell."""
     device_type: str | None
@@ -347,6 +369,7 @@ class Report:
     causes: Causes | None
     """Everything that makes steps longer than they need be. None: too little is known for a verdict."""
     headline: Headline
+    """The job in a few numbers."""
     steps: tuple[StepReport, ...]
     """The step on every measured clock, device first."""
     phases: tuple[PhaseReport, ...]
@@ -354,6 +377,7 @@ class Report:
     between: BetweenReport | None
     """None: not measured, because no two measured steps follow each other."""
     communication: tuple[CommunicationReport, ...]
+    """Every kind of collective that was seen."""
     activity: TraceReport | None
     """The devices' time according to traces, and the findings. None: there are no traces."""
     modules: JobModules | None
@@ -367,11 +391,13 @@ class Report:
     forecasts: tuple[Forecast, ...]
     """What other settings would do. Empty: nothing to replay, or the job has none of those settings."""
     stalls: tuple[Stall, ...]
+    """Single steps far longer than the others."""
     clocks: tuple[ClockReport, ...]
     """One per clock. Empty: not read."""
     device_clocks: tuple[DeviceClockReport, ...]
     """One per rank. Empty: no device's clock was read together with its host's."""
     flops: FlopsReport | None
+    """FLOPs per step; None: not counted."""
     ranks: tuple[RankReport, ...]
     """Every rank with a stream, in ascending order; positions elsewhere refer to this list."""
     overhead: OverheadReport | None
@@ -379,6 +405,7 @@ class Report:
     step_times_ns: tuple[tuple[float | None, ...], ...]
     """The headline clock's step time ``[num_ranks][num_steps]``, warm-up included."""
     coverage: Coverage
+    """What the numbers are based on."""
     config: Mapping[str, Any]
     """The whole configuration of the run, secrets redacted."""
 

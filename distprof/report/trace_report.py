@@ -16,6 +16,7 @@ class DeviceReport:
     """One rank's device: per step if ``steps`` is above 0, else over the whole trace."""
 
     rank: int
+    """The global rank."""
     source: str
     """The tool, and the name of the file."""
     steps: int
@@ -26,7 +27,9 @@ class DeviceReport:
     compute_ns: float
     """Union of the kernels that are not collectives."""
     memory_ns: float
+    """Copies and memsets while nothing computed."""
     idle_communication_ns: float
+    """Only collectives ran: exposed communication."""
     idle_host_ns: float
     """Nothing ran because the host was late: the next activity had not been launched."""
     idle_launch_ns: float
@@ -36,6 +39,7 @@ class DeviceReport:
     unobserved_ns: float
     """Before the device's first kernels, when it may have worked unseen; not in the span. Over the whole trace."""
     communication_busy_ns: float
+    """Union of the collectives, exposed or not."""
     overlap_ratio: float | None
     """Share of communication that ran beside compute. None: there was none."""
     queue_mean: float | None
@@ -53,7 +57,9 @@ class CategoryReport:
     category: str
     """What the kernels are for, according to their names."""
     count: int
+    """How many ran."""
     total_ns: float
+    """Their summed device time."""
     share_ratio: float
     """Share of the sum over all kernels and copies."""
 
@@ -69,15 +75,19 @@ class KernelReport:
     precision: str | None
     """Of matrix products and attention, such as "fp32", "tf32", "bf16". None: another kernel, or not in its name."""
     count: int
+    """How often it ran."""
     total_ns: float
+    """Its summed device time."""
     share_ratio: float
     """Of the sum over all kernels and copies of all ranks."""
     min_ns: float
+    """The shortest one."""
     max_ns: float
+    """The longest one."""
     max_rank: int
     """The rank with the largest total."""
     max_rank_ns: float
-    """Its total."""
+    """The total of that rank."""
     ranks: int
     """Number of ranks on which it ran."""
 
@@ -87,11 +97,15 @@ class RangeReport:
     """One named range, all ranks together. Host time and GPU time are on two clocks: neither is part of the other."""
 
     domain: str
+    """The NVTX domain; empty is the default one."""
     name: str
+    """The range's name, cut after 1000 characters."""
     count: int
     """Instances in the measured time that were closed; the times are theirs."""
     host_ns: float
+    """How long it was open on the host, summed."""
     host_exclusive_ns: float
+    """The same less the ranges nested in it."""
     gpu_ns: float | None
     """Device time of everything launched in it, nested ranges included. None: not known."""
     gpu_exclusive_ns: float | None
@@ -133,17 +147,21 @@ class TracedModule:
     self_host_ns: Spread
     """Time in operators outside of its submodules: forward, backward and recomputation together."""
     total_host_ns: Spread
+    """The same with its submodules."""
     self_device_ns: Spread
     """Time of kernels and copies, other than collectives, that were launched outside of its submodules."""
     total_device_ns: Spread
+    """The same with its submodules."""
     forward_host_ns: Spread
     """Of ``total_host_ns``; so are the next two."""
     backward_host_ns: Spread
+    """The part of total_host_ns in backward."""
     recomputed_host_ns: Spread
     """In forward that backward repeats."""
     forward_device_ns: Spread
     """Of ``total_device_ns``; so are the next two."""
     backward_device_ns: Spread
+    """The part of total_device_ns in backward."""
     recomputed_device_ns: Spread
     """The part of total_device_ns in forward that backward repeats."""
 
@@ -170,13 +188,15 @@ class WindowCheck:
     """One phase of a kernel window: as the rank measured it live, and as its trace shows it."""
 
     rank: int
+    """The global rank."""
     phase: str
-    """Or "step"."""
+    """The phase, or "step" for the whole step."""
     clock: str
     """The clock of both figures."""
     live_ns: float
     """Mean per step of the window."""
     trace_ns: float
+    """Mean per step of the same steps in the trace."""
     difference_ratio: float | None
     """(trace - live) / live. None: live is 0."""
 

@@ -14,8 +14,11 @@ class Estimate:
     """A number with its 95 % interval, by block bootstrap over steps."""
 
     value: float
+    """The number itself, in the unit that the field names."""
     low: float
+    """Lower end of the 95 % interval."""
     high: float
+    """Upper end of the 95 % interval."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class SlowModule:
     share_ratio: float
     """``rank_ns - others_ns`` over the verdict's ``late_ns``, 1 at most."""
     steps_used: int
+    """Number of steps in which modules were timed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,10 @@ class Verdict:
     """Who held whom up and why, or that nobody can be named."""
 
     kind: VerdictKind
+    """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
+    others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
+    step; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
+    slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, and two independent signs agree."""
     confirmed: bool | None
@@ -105,6 +113,7 @@ class Verdict:
     pattern: Pattern | None
     """None: nothing is named."""
     rank: int | None
+    """The global rank that is named; None: nobody is."""
     phase: str | None
     """Where the rank loses the time: a phase of the step, or a stretch between steps."""
     cause: Cause | None
@@ -128,10 +137,13 @@ class Verdict:
     held_ratio: float | None
     """Share of the steps that the rank held up."""
     clock: str
+    """The clock of every time here."""
     steps_used: int
+    """Number of steps that the verdict is based on."""
     reason: str
     """One sentence: what the verdict is based on, or why there is none."""
     evidence: tuple[Evidence, ...]
+    """Independent signs, for a rank that is named."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +165,7 @@ class CauseReport:
     first_step: int
     """Number of the first step in which it acts; a slowdown that begins or ends half-way has others than the run."""
     last_step: int
+    """Number of the last step in which it acts."""
     whole: bool
     """It acts from the first measured step to the last, or now and then all along: also of stalls, and of a rank that
     is late intermittently."""
@@ -199,14 +212,17 @@ class WhatIf:
     """The recorded steps, replayed with one thing changed. Savings are upper bounds and do not add up."""
 
     change: str
+    """What is changed."""
     step_ns: float
     """Mean step that would result."""
     saved_ratio: Estimate
     """Share of the mean step; negative: it would be longer."""
     tokens_per_s: float | None
+    """All ranks together, at that step time; None: tokens were not counted."""
     rank_hours_per_day: float | None
     """What it costs per day of this job. None: nothing would be saved, or the number of ranks differs."""
     assumption: str
+    """What must hold for the number to be right."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,10 +245,13 @@ class WaitReport:
     """One kind of collective in one group and phase; by position in ``Report.ranks``, None: not a member."""
 
     group: str
+    """Name of the process group."""
     kind: str
+    """The collective operation, as it was issued."""
     phase: str
     """The phase in which it is issued."""
     count_per_step: int
+    """Number of collectives."""
     bytes_per_step: int | None
     """None: not known for some of them."""
     wait_ns: tuple[float | None, ...]
@@ -255,6 +274,7 @@ class WaitReport:
     bound_ns: float
     """Largest error when comparing two members' clocks; 0 on the device clock, where none are compared."""
     steps_used: int
+    """Number of steps that the numbers are based on."""
     members_missing: int
     """Number of ranks of the group whose collectives were not recorded."""
     clock: str
@@ -266,10 +286,13 @@ class ClockReport:
     """A host's monotonic clock compared with rank 0's."""
 
     host: str
+    """The host that keeps the clock."""
     ranks: tuple[int, ...]
+    """Global ranks that read this clock."""
     offset_ns: float
     """At the first reading."""
     bound_ns: float
+    """Largest error of its readings."""
     drift_ratio: float | None
     """None: compared only once."""
 
@@ -279,10 +302,15 @@ class Spread:
     """A quantity across ranks: median and extremes, and the ranks of these."""
 
     median: float | None
+    """Median over the ranks that measured it, in the unit of the quantity."""
     min: float | None
+    """Smallest value, in the unit of the quantity."""
     min_rank: int | None
+    """Global rank of the smallest value; of equals the lowest rank."""
     max: float | None
+    """Largest value, in the unit of the quantity."""
     max_rank: int | None
+    """Global rank of the largest value; of equals the lowest rank."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +324,7 @@ class OverheadReport:
     low_ratio: float
     """Lower end of the 95 % interval of the median; exact, whatever the noise."""
     high_ratio: float
+    """Upper end of the same interval."""
     shadow_steps: int
     """Number of unrecorded steps that it is based on."""
 
@@ -314,6 +343,7 @@ class Forecast:
     """The recorded steps, replayed with another setting."""
 
     setting: ChangedSetting
+    """What is changed, by its name in the configuration."""
     value: float
     """Micro-steps; 0: parameters are not resharded."""
     step_ns: float
@@ -321,5 +351,6 @@ class Forecast:
     saved_ratio: Estimate
     """Share of the mean step; negative: it would be longer."""
     tokens_per_s: float | None
+    """All ranks together, at that step time; None: tokens were not counted."""
     rank_hours_per_day: float | None
     """What the present setting costs per day of this job. None: nothing would be saved, or a step does more work."""

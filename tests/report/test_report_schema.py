@@ -20,6 +20,7 @@ from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, si
 from distprof.__main__ import main
 from distprof.analyze import analyze
 from distprof.analyze.summary.phases import PARTS as BETWEEN
+from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.facts.writer_liveness import LastWrite
@@ -143,12 +144,34 @@ def find_objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from find_objects(item)
 
 
-def test_every_property_is_required_and_there_are_no_others() -> None:
+def test_every_property_is_described_and_required_and_there_are_no_others() -> None:
     objects = list(find_objects(DOCUMENT))
     assert len(objects) == len(PARTS) + 1
     for item in objects:
         assert item["required"] == list(item["properties"])
         assert item["additionalProperties"] is False
+        for name, described in item["properties"].items():
+            assert len(described.get("description", "")) > 10, name
+
+
+@pytest.mark.parametrize(
+    ("field", "limits"),
+    [
+        ("CategoryReport.share_ratio", {"minimum": 0, "maximum": 1}), ("KernelReport.share_ratio", {"maximum": 1}),
+        ("SlowModule.share_ratio", {"maximum": 1}), ("Headline.between_ratio", {"maximum": 1}),
+        ("RankReport.mfu_ratio", {"maximum": 1}), ("BandwidthReport.num_ranks", {"minimum": 2}),
+        ("BandwidthReport.transfer_ns", {"exclusiveMinimum": 0}), ("Coverage.world_size", {"minimum": 1}),
+        ("PendingReport.in_step", {"minimum": 1}), ("HangReport.stalled_s", {"minimum": 0}),
+        ("LastWrite.ago_s", {"minimum": 0}), ("SlowModule.others_ns", {"minimum": 0}),
+        ("DeviceReport.queue_mean", {"minimum": 0}), ("Forecast.value", {"minimum": 0}),
+        ("Finding.rule", {"enum": [rule.name for rule in RULES]}),
+    ],
+)  # fmt: skip
+def test_numbers_and_names_have_their_limits(field: str, limits: dict[str, Any]) -> None:
+    part, _, name = field.partition(".")
+    described = DOCUMENT["$defs"][part]["properties"][name]
+    found = described.get("anyOf", [described])[0]
+    assert limits.items() <= found.items()
 
 
 def test_the_docstrings_of_fields_are_the_descriptions() -> None:

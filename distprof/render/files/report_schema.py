@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.modules import MEMORY_KINDS
 from distprof.facts.run import Clock, CollectiveKind, Phase, Stretch
 from distprof.facts.trace_summary import Category
@@ -22,21 +23,57 @@ from distprof.report.report import SCHEMA, Report
 
 _WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
 """What the file holds of a part beside its fields; see `distprof.render.files.files.describe_plain`."""
+_RULES = tuple(rule.name for rule in RULES)
 _BETWEEN = ("data between steps", *(stretch for stretch in Stretch), "waits between steps")
 _CLOSED: Mapping[str, Iterable[str]] = {
     "clock": Clock, "clocks": Clock, "category": Category, "PhaseReport.phase": Phase, "BusiestRank.phase": Phase,
     "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch), "WindowCheck.phase": ("step", *Phase),
     "BetweenPart.part": _BETWEEN, "CommunicationReport.kind": CollectiveKind, "WaitReport.kind": CollectiveKind,
     "BandwidthReport.kind": CollectiveKind, "MemoryKind.kind": (*MEMORY_KINDS, "rest", "peak"),
+    "Finding.rule": _RULES, "NotChecked.rule": _RULES,
+    "Finding.traits": sorted({trait for rule in RULES for trait in rule.traits}),
 }  # fmt: skip
 """The values that fields of text can have, by the name of the field, or of its part and field."""
-_NOT_NEGATIVE = ("_ns", "_bytes", "_ratio", "_per_s", "_per_step", "_count")
+_NOT_NEGATIVE = ("_ns", "_bytes", "_ratio", "_per_s", "_per_step", "_count", "_s")
 _SIGNED = frozenset({
     "offset_ns", "end_gap_ns", "drift_ratio", "lost_ns", "late_ns", "joint_ns", "remainder_ns", "excess_ns", "rank_ns",
     "others_ns", "phase_excess_ns", "own_ns", "low_ratio", "high_ratio", "difference_ratio", "wait_ns",
 })  # fmt: skip
 """Numbers that can be below 0 although their unit ends like those that cannot."""
-_AT_MOST_1 = frozenset({"mfu_ratio", "hfu_ratio", "overlap_ratio", "queue_empty_ratio"})
+_SHARE, _ABOVE_0 = {"minimum": 0, "maximum": 1}, {"exclusiveMinimum": 0}
+_LIMITS: Mapping[str, Mapping[str, int]] = {
+    "mfu_ratio": _SHARE, "hfu_ratio": _SHARE, "overlap_ratio": _SHARE, "queue_empty_ratio": _SHARE,
+    "CategoryReport.share_ratio": _SHARE, "KernelReport.share_ratio": _SHARE, "SlowModule.share_ratio": _SHARE,
+    "Headline.between_ratio": _SHARE, "BandwidthReport.transfer_ns": _ABOVE_0,
+    "BandwidthReport.algorithm_bytes_per_s": _ABOVE_0, "BandwidthReport.bus_bytes_per_s": _ABOVE_0,
+    "BandwidthReport.num_ranks": {"minimum": 2}, "world_size": {"minimum": 1}, "in_step": {"minimum": 1},
+    "SlowModule.rank_ns": {"minimum": 0}, "SlowModule.others_ns": {"minimum": 0},
+    "DeviceReport.queue_mean": {"minimum": 0}, "Forecast.value": {"minimum": 0},
+}  # fmt: skip
+"""Limits of numbers that their names do not tell, by the name of the field, or of its part and field."""
+
+
+@functools.cache
+def read_field_texts(part: type) -> dict[str, str]:
+    """The docstrings of a dataclass's fields, which Python itself does not keep, by name."""
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    assert isinstance(made, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, text in zip(made.body, made.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                texts[name] = _clean(inspect.cleandoc(said))
+    return texts
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.replace("`", "").split()).replace("None:", "null:").replace("None,", "null,")
+
+
+_OTHER_TEXTS: Mapping[type, Mapping[str, str]] = {
+    Finding: read_field_texts(FindingText), NotChecked: {"why": "The reason, lack, in words."},
+}  # fmt: skip
+"""Descriptions of `_WORDS`."""
 
 
 def describe_schema() -> dict[str, Any]:
@@ -57,7 +94,7 @@ def describe_schema() -> dict[str, Any]:
 
 def _describe_part(part: type, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     hints = typing.get_type_hints(part)
-    texts, properties = read_field_texts(part), dict[str, Any]()
+    texts, properties = {**_OTHER_TEXTS.get(part, {}), **read_field_texts(part)}, dict[str, Any]()
     for name, hint in {field.name: hints[field.name] for field in dataclasses.fields(part)}.items():
         properties[name] = _describe_value(hint, name, part, parts)
     for name, hint in _WORDS.get(part, {}).items():
@@ -68,23 +105,6 @@ def _describe_part(part: type, parts: dict[str, dict[str, Any]]) -> dict[str, An
         "description": _clean(inspect.getdoc(part) or ""), "type": "object", "additionalProperties": False,
         "required": list(properties), "properties": properties,
     }  # fmt: skip
-
-
-@functools.cache
-def read_field_texts(part: type) -> dict[str, str]:
-    """The docstrings of a dataclass's fields, which Python itself does not keep, by name."""
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
-    assert isinstance(made, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for field, text in zip(made.body, made.body[1:], strict=False):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                texts[name] = _clean(inspect.cleandoc(said))
-    return texts
-
-
-def _clean(text: str) -> str:
-    return " ".join(text.replace("`", "").split()).replace("None:", "null:").replace("None,", "null,")
 
 
 def _describe_value(hint: Any, name: str, part: type, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -105,18 +125,14 @@ def _describe_value(hint: Any, name: str, part: type, parts: dict[str, dict[str,
         return {"$ref": f"#/$defs/{hint.__name__}"}
     if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
         return {"type": "string", "enum": [str(item) for item in hint]}
+    full = f"{part.__name__}.{name}"
     if hint is str:
-        closed = _CLOSED.get(f"{part.__name__}.{name}", _CLOSED.get(name))
+        closed = _CLOSED.get(full, _CLOSED.get(name))
         return {"type": "string"} if closed is None else {"type": "string", "enum": [str(item) for item in closed]}
-    return _describe_number(hint, name)
-
-
-def _describe_number(hint: Any, name: str) -> dict[str, Any]:
     if hint is bool:
         return {"type": "boolean"}
-    if hint is int:
-        return {"type": "integer", "minimum": 0}
-    if hint is not float:
+    if hint not in (int, float):
         return {"type": "object"}
-    limits = {"minimum": 0} if name.endswith(_NOT_NEGATIVE) and name not in _SIGNED else {}
-    return {"type": "number", **limits, **({"maximum": 1} if name in _AT_MOST_1 else {})}
+    usual = {"minimum": 0} if hint is int or (name.endswith(_NOT_NEGATIVE) and name not in _SIGNED) else {}
+    limits = _LIMITS.get(full, _LIMITS.get(name, usual))
+    return {"type": "integer" if hint is int else "number", **limits}

@@ -24,7 +24,9 @@ class FigureText:
     """One line of evidence."""
 
     what: str
+    """What the numbers are, in words."""
     value: str
+    """The numbers with their units."""
     where: str
     """Ranks, kernels or ranges."""
 
@@ -34,10 +36,13 @@ class FindingText:
     """A finding in words, safe to show."""
 
     title: str
-    """In one sentence."""
+    """The finding in one sentence."""
     evidence: tuple[FigureText, ...]
+    """The numbers that it is based on, in words."""
     consequence: str
+    """What it costs or means."""
     remedy: str
+    """What to do about it."""
 
 
 def format_name(name: str | None) -> str:

@@ -28,6 +28,8 @@ class Rule:
     thresholds: Mapping[str, float]
     """The numbers that these two texts name in braces, in the units that their names give."""
     needs: str
+    traits: tuple[str, ...] = ()
+    """What its findings may conclude besides their numbers, and what their words depend on."""
     costs_time: bool = True
     """False: what it finds costs nothing, but makes the numbers misleading."""
     has_share: bool = True

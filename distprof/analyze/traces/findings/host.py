@@ -191,6 +191,7 @@ RULES = (
         threshold="{copy_ratio} of the step: the token numbers of a batch take far less",
         thresholds={"copy_ratio": COPY_RATIO},
         needs="device activity and steps",
+        traits=(PINNED,),
     ),
     Rule(
         name="sync_in_step",

@@ -196,6 +196,7 @@ RULES = (
         "{most_ratio} of that time on, what the host was in is named as the cause",
         thresholds={"idle_ratio": IDLE_RATIO, "most_ratio": MOST_RATIO},
         needs=_DEVICE_AND_LAUNCHES,
+        traits=(NO_WORKERS,),
     ),
     Rule(
         name="launch_gaps",
@@ -205,6 +206,10 @@ RULES = (
         threshold="{idle_ratio}: as above",
         thresholds={"idle_ratio": IDLE_RATIO},
         needs=_DEVICE_AND_LAUNCHES,
+        traits=(
+            SHORT_GAPS,
+            GRAPH_GAPS,
+        ),
     ),
     Rule(
         name="exposed_communication",
@@ -213,5 +218,6 @@ RULES = (
         threshold="{idle_ratio}: as above",
         thresholds={"idle_ratio": IDLE_RATIO},
         needs="device activity with collectives, more than one rank",
+        traits=(UNEVEN,),
     ),
 )

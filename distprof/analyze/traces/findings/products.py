@@ -308,6 +308,11 @@ RULES = (
         threshold="{worth_ratio}: with less there is nothing to gain",
         thresholds={"worth_ratio": WORTH_RATIO},
         needs="kernels whose names tell the precision; the device's name or capability, or kernels made for it",
+        traits=(
+            MATRIX_CORES,
+            CORES_USED,
+            TF32,
+        ),
     ),
     Rule(
         name="older_kernels",

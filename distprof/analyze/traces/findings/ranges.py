@@ -210,5 +210,10 @@ RULES = (
         thresholds={"apart_ratio": APART_RATIO},
         needs="named ranges; steps",
         costs_time=False,
+        traits=(
+            HOST_ONLY,
+            NOT_UNDERSTOOD,
+            CALLS_TRACED,
+        ),
     ),
 )

@@ -36,7 +36,7 @@ def test_names_are_unique_and_findings_bear_them() -> None:
     for rule in RULES:
         result = rule.check(make_traced(make_bad_rank(0), make_bad_rank(1)))
         assert isinstance(result, Finding), rule.name
-        assert result.rule == rule.name
+        assert result.rule == rule.name and set(result.traits) <= set(rule.traits)
         assert result.ranks and result.ranks_checked == 2
         for name in (*result.by_rank, *result.facts, *(name for figure in result.figures for name in figure.numbers)):
             assert name.endswith(("_ns", "_ratio", "_bytes", "_count", "_factor")), name
