@@ -117,9 +117,9 @@ def test_a_trace_of_pytorch(tmp_path: Path) -> None:
     (tmp_path / "rank3.json").write_text(json.dumps(document))
     assert run_verb(["tables", str(tmp_path / "rank3.json"), "--csv", str(tmp_path), "--rank", "3"]) == EXIT_OK
     rows = {name: read_table(tmp_path, f"{name}_rank-00003") for name in TABLES}
-    assert [*rows["cuda_gpu_kern_sum"]] == ["gemm"]
-    numbers = ["100.0", "40000", "2", "20000.0", "20000.0", "10000", "30000", "14142.1"]
-    assert rows["cuda_gpu_kern_sum"]["gemm"][:8] == numbers
+    assert rows["cuda_gpu_kern_sum"] == {
+        "gemm": ["100.0", "40000", "2", "20000.0", "20000.0", "10000", "30000", "14142.1", "gemm"]
+    }
     assert rows["cuda_api_sum"]["cudaLaunchKernel"][1:4] == ["12000", "2", "6000.0"]
     assert rows["nvtx_sum"]["ProfilerStep#1"][1:3] == ["100000", "1"]
     assert [row[:2] for row in rows["cuda_gpu_mem_size_sum"].values()] == [["2.500", "1"]]
