@@ -69,7 +69,7 @@ def _list_fixes(
     for item, cost in cause_costs.named:
         yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
     if len(cause_costs.named) > 1:
-        change = f"all {len(cause_costs.named)} causes with a name gone"
+        change = f"all {len(cause_costs.named)} named causes fixed"
         yield change, cause_costs.together_ratio, "each of them as above"
 
 
@@ -77,14 +77,14 @@ def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidate
     rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
     match item.kind:
         case VerdictKind.SLOW_RANK:
-            return f"rank {rank} as fast as the others"
+            return f"rank {rank} at normal speed"
         case VerdictKind.SLOW_HOST:
-            return f"host {item.hosts[0]} as fast as the others"
+            return f"host {item.hosts[0]} at normal speed"
         case VerdictKind.SLOW_LINK:
-            return f"the link {' - '.join(item.hosts)} as fast as others"
+            return f"the link {' - '.join(item.hosts)} at normal speed"
         case VerdictKind.UNEQUAL_DATA:
             return "equal data on every rank"
-    return "no stalls" if rank is None else f"no stalls of rank {rank}"
+    return "without stalls" if rank is None else f"without rank {rank}'s stalls"
 
 
 def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:

@@ -197,12 +197,12 @@ def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
 
 
 STAMPS = {
-    Clock.HOST: "timestamps at their boundaries",
-    Clock.DEVICE: "CUDA events at their borders on the compute stream, read later",
+    Clock.HOST: "timestamps at phase boundaries",
+    Clock.DEVICE: "CUDA events at phase boundaries on the compute stream, read later",
 }
 TRACES = {
     Clock.HOST: "named ranges in the traces",
-    Clock.DEVICE: "when the device finished what the ranges launched, without collectives, in the traces",
+    Clock.DEVICE: "completion of the work that each range launched, collectives excluded (from traces)",
 }
 
 
@@ -217,7 +217,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
     foreign = all(info.source == "trace" for info in measured_steps.run.ranks)
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
-            yield f"phases on the {timing.clock} clock: {(TRACES if foreign else STAMPS)[timing.clock]}"
+            yield f"phases ({timing.clock} clock): {(TRACES if foreign else STAMPS)[timing.clock]}"
     timed = measured_steps.run.device_collectives
     tables = [table for table in timed or measured_steps.run.collectives if len(table.ranks) > 1]
     groups = sorted({table.group for table in tables})
@@ -241,7 +241,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
         if foreign:
             yield f"clocks: {'compared by when ranks left common collectives' if apart else 'the ranks share one'}"
         else:
-            yield f"hosts' clocks: {rounds} reading(s) against rank 0"
+            yield f"host clocks: compared with rank 0's, {rounds} reading(s)"
 
 
 def _describe_matching(tables: Sequence[Collectives]) -> str:

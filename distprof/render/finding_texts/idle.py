@@ -52,8 +52,8 @@ def describe_host_bound(finding: Finding) -> FindingText:
             *(_show_state(finding, figure) for figure in finding.figures),
             *(() if empty is None else (queue,)),
         ),
-        consequence=f"Rank {finding.ranks[0]}'s device stands still for {lost} {format_window(finding)} because what "
-        f"it runs next has not been launched: faster kernels would not make it faster{useless}.",
+        consequence=f"Rank {finding.ranks[0]}'s device is idle for {lost} {format_window(finding)} waiting for kernel "
+        f"launches: faster kernels would not help{useless}.",
         remedy=_format_host(finding, most)
         + ("" if finding.per_step else " Without steps, the time before and between them counts as well."),
     )

@@ -22,12 +22,12 @@ from distprof.report.finding_report import EvidenceItem, Finding
 
 
 def describe_matmul_share(finding: Finding) -> FindingText:
-    """Little of compute multiplies matrices."""
+    """Little of compute is matrix multiplication."""
     share = format_ratio(finding.by_rank["products_ratio"][0])
     return FindingText(
-        title=f"Only {share} of compute multiplies matrices (products, attention, convolutions){format_ranks(finding)}",
+        title=f"Only {share} of compute is matrix multiplication, attention or convolution{format_ranks(finding)}",
         evidence=(
-            *list_by_rank(finding, "products_ratio", "multiplies matrices, of compute"),
+            *list_by_rank(finding, "products_ratio", "matrix multiplication, of compute"),
             *(_show_category(finding, figure) for figure in finding.figures),
         ),
         consequence="The rest, element-wise work, reductions and normalisation, is bound by memory: faster matrix "

@@ -20,24 +20,24 @@ def list_changes(late_ms: float = 30) -> dict[str, WhatIf]:
 
 def test_changes_by_hand() -> None:
     changes = list_changes()
-    assert changes["rank 1 as fast as the others"].step_ns == pytest.approx(100 * MS)
+    assert changes["rank 1 at normal speed"].step_ns == pytest.approx(100 * MS)
     assert changes["perfect overlap"].step_ns == pytest.approx(115 * MS)
     assert changes["no data wait"].step_ns == pytest.approx(
         90 * MS
     )  # neither the 40 ms of rank 1 nor the 10 of the others
-    saved = changes["rank 1 as fast as the others"].saved_ratio
+    saved = changes["rank 1 at normal speed"].saved_ratio
     assert (saved.value, saved.low, saved.high) == pytest.approx((30 / 130,) * 3)
     assert changes["perfect overlap"].rank_hours_per_day == pytest.approx(24 * 4 * 15 / 130)
 
 
 def test_tokens_go_with_the_step() -> None:
     """4 ranks x 1,024 tokens in 130 ms, and in 100."""
-    assert list_changes()["rank 1 as fast as the others"].tokens_per_s == pytest.approx(4 * 1024 / 0.1)
+    assert list_changes()["rank 1 at normal speed"].tokens_per_s == pytest.approx(4 * 1024 / 0.1)
 
 
 def test_the_most_worthwhile_comes_first_and_worthless_ones_are_left_out() -> None:
     assert [name for name in list_changes() if "ranks" not in name] == [
-        "no data wait", "rank 1 as fast as the others", "perfect overlap",
+        "no data wait", "rank 1 at normal speed", "perfect overlap",
     ]  # fmt: skip
     plain = make_run(num_ranks=4, num_steps=20, host_ns={**USUAL_NS, "data": 0})
     assert "no data wait" not in {item.change for item in analyze(plain).what_if}
@@ -65,6 +65,6 @@ def test_half_and_twice_the_ranks_take_as_long_as_jobs_of_that_size(strategy: st
 def test_the_culprits_ceiling_is_the_verdicts() -> None:
     run = simulate(SimulatedJob(delays=(Delay(rank=3, phase="forward", delay_ns=20 * MS),)), seed=1).run
     report = analyze(run)
-    change = next(item for item in report.what_if if item.change == "rank 3 as fast as the others")
+    change = next(item for item in report.what_if if item.change == "rank 3 at normal speed")
     assert report.verdict.lost_ratio is not None
     assert change.saved_ratio.value == pytest.approx(report.verdict.lost_ratio.value, rel=1e-3)

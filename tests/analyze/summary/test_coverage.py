@@ -124,15 +124,15 @@ def test_ranks_are_named_in_few_words(ranks: list[int], name: str) -> None:
 def test_every_number_says_where_it_comes_from() -> None:
     two_clocks = analyze(make_run(num_ranks=2, num_steps=12, device_ns=USUAL_NS)).coverage.sources
     assert two_clocks == (
-        "phases on the device clock: CUDA events at their borders on the compute stream, read later",
-        "phases on the host clock: timestamps at their boundaries",
+        "phases (device clock): CUDA events at phase boundaries on the compute stream, read later",
+        "phases (host clock): timestamps at phase boundaries",
         "verdict and what-if: own times and waits of the step as a whole, device clock, 11 steps",
     )
     simulated = analyze(simulate(SimulatedJob(num_steps=20, num_warmup=2), seed=1).run).coverage.sources
     assert simulated == (
-        "phases on the host clock: timestamps at their boundaries",
+        "phases (host clock): timestamps at phase boundaries",
         "waits and transfers: every rank's host stamps of each collective, 1 group(s), 18 of 18 measured steps",
         "verdict and what-if: own times and waits of each collective, host clock, 18 steps",
-        "hosts' clocks: 2 reading(s) against rank 0",
+        "host clocks: compared with rank 0's, 2 reading(s)",
     )
     assert analyze(make_run(num_ranks=1, host_ns={"forward": np.nan})).coverage.sources == ()

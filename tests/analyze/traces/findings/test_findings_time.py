@@ -42,10 +42,10 @@ def make_mix(products_ms: float, others_ms: float, unknown_ms: float = 0, rank: 
 
 def test_matmul_share_speaks_where_less_than_half_of_compute_multiplies() -> None:
     finding = find(check_matmul_share, make_mix(40, 60))
-    assert word(finding).title == "Only 40.0 % of compute multiplies matrices (products, attention, convolutions)"
+    assert word(finding).title == "Only 40.0 % of compute is matrix multiplication, attention or convolution"
     assert finding.share_ratio == pytest.approx(0.6 * 160 / 200)  # 60 % of a compute of 160 ms in a span of 200 ms
     assert show_evidence(finding)[:2] == [
-        ("multiplies matrices, of compute", "40.0 %", "rank 0"),
+        ("matrix multiplication, of compute", "40.0 %", "rank 0"),
         ("elementwise, of compute", "60.0 %, 30.0 ms per step", "rank 0, most of it in elementwise_kernel"),
     ]
 
