@@ -210,10 +210,15 @@ class OwnSession(Session):
         super().close_quietly(error, wait_s=CLOSE_WAIT_S if wait_s is None else wait_s)
 
     def _leave_groups(self) -> None:
-        """The script leaves its process groups; whether it makes the same ones again shows at the next step."""
-        self._join_others()
+        """The script leaves its process groups; whether it makes the same ones again shows at the next step.
+
+        Ranks that make their groups again under the same names must do so within milliseconds of each other: one that
+        is late reads where the others were before. So nobody waits here, unless the store goes with the groups.
+        """
+        wait_s = 0.0 if self._rendezvous.outlives_groups else JOIN_WAIT_S
+        self._join_others(wait_s)
         if self.job is not None:
-            self.job.wait(JOIN_WAIT_S)  # a job of a few steps: the store goes with the groups
+            self.job.wait(wait_s)
             self.job.rest(True)
             self.in_doubt = True
         self._early.close()
@@ -277,12 +282,12 @@ class OwnSession(Session):
         self.warn_once(f"nothing is recorded: {said}", everywhere=everywhere)
         self.lost = self.in_doubt = True
 
-    def _join_others(self) -> None:
+    def _join_others(self, wait_s: float) -> None:
         """Has the ranks that have had a step find this one, which has had none, before it is gone."""
         if self.job is None and self._early.world is not None and self._rendezvous.has_begun():
             self._stand_by(self._early.world)
             if self._bystander is not None:
-                self._bystander.wait(JOIN_WAIT_S)
+                self._bystander.wait(wait_s)
 
     def _stand_by(self, world: World) -> None:
         """Takes part without a step for the sake of the ranks that have steps; called on another thread."""
@@ -342,7 +347,7 @@ class OwnSession(Session):
     def _end_early(self, error: BaseException | None) -> None:
         """The end of a process that has recorded no step: only a wait before it, if there was one."""
         ended, said = ("completed", "") if error is None else name_exit(error)
-        self._join_others()
+        self._join_others(JOIN_WAIT_S)
         folder = self._early.end(ended, self._clean(said), error)
         if self._bystander is not None:
             self._bystander.end(ended, self._clean(said)[:500], error, wait_s=JOIN_WAIT_S)

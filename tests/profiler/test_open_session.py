@@ -227,3 +227,18 @@ def test_an_end_that_fails_is_said_and_reaches_nobody(
             dist.destroy_process_group()
     said = capfd.readouterr().err.splitlines()
     assert said == ["distprof: the end was not recorded: LookupError: a fault inside distprof"]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_groups_are_left_at_once_if_the_store_stays(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = distprof.start("mine", **LONG)
+    assert isinstance(session, open_session.OwnSession)
+    for _ in session.steps(range(3)):
+        pass
+    assert session.job is not None
+    waited_s: list[float] = []
+    monkeypatch.setattr(session._rendezvous, "outlives_groups", stays)
+    monkeypatch.setattr(session.job, "wait", waited_s.append)
+    session._leave_groups()
+    assert waited_s == [0.0 if stays else open_session.JOIN_WAIT_S]
+    session.close()

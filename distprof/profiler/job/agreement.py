@@ -53,6 +53,8 @@ class Rendezvous:
         self._prefix = f"distprof/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_numbers)}"
         self._limit_s = limit_s
         self._store: Any = None
+        self.outlives_groups = False
+        """Whether the store stays when the script leaves its process groups."""
         self._seen_s = math.inf
         self._rank = self._size = -1
         self.ending: Callable[[], bool] = lambda: False
@@ -68,13 +70,16 @@ class Rendezvous:
         """
         if self._store is None and size > 1 and dist.is_initialized():
             self._rank, self._size = rank, size
-            self._store = distributed_c10d.PrefixStore(self._prefix, clone_store())
+            store = clone_store()
+            self.outlives_groups = _is_launchers(store)
+            self._store = distributed_c10d.PrefixStore(self._prefix, store)
             self._store.set(f"present/{rank}", "")
         return self._store is not None
 
     def close(self) -> None:
-        """Lets go of the store: the process group goes, and its store must go with it."""
-        self._store = None
+        """Lets go of the store: the process group goes, and its store must go with it, unless it is the launcher's."""
+        if not self.outlives_groups:
+            self._store = None
 
     def has_begun(self) -> bool:
         """Whether some rank has had its first step."""
@@ -163,6 +168,14 @@ def clone_store() -> Any:
     waiting on its own, which ends with the group."""
     store = distributed_c10d._get_default_store()
     return store.clone() if hasattr(store, "clone") else store
+
+
+def _is_launchers(store: Any) -> bool:
+    """Whether a store is served by the process that launched this one."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    served = str(getattr(store, "port", None)) == os.environ.get("MASTER_PORT")
+    return served and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _look() -> Iterator[float]:
