@@ -34,8 +34,8 @@ _BY_CAUSE = {
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
 _MARK_DATA = {
-    Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data")',
-    Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data")',
+    Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
+    Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',
 }
 """Where no batch was seen to be taken."""
 _WHICH_MODULE = "; profile.level=modules shows which module it is"
