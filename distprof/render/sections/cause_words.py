@@ -231,7 +231,7 @@ def format_gain(report: Report, shorter: str) -> str:
         stays = f"as long as {name_cause(partners[0])} stays as it is"
         return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
     more = show_share(verdict_cause.saved_after_others_ratio)
-    return f"{shorter} as long as the other causes stay, and {more} more once they are fixed"
+    return f"{shorter} as long as the other causes stay, or {more} once they are fixed"
 
 
 def list_larger(report: Report) -> list[CauseReport]:
@@ -271,15 +271,17 @@ def has_slow_link(causes: Causes | None) -> bool:
 
 
 def name_beside(report: Report, cause: CauseReport) -> str:
-    """A cause that is not the verdict's."""
+    """A cause that is not the verdict's: ``communication``, ``2 stalls of nobody in particular``."""
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
-    return rest + name_cause(cause)
+    number = "" if cause.events is None else f"{cause.events:,} "
+    name = name_cause(cause)
+    return f"{rest}{number}{name if cause.events != 1 else name.replace('stalls', 'stall', 1)}"
 
 
 def format_costs(costs: Sequence[tuple[str, Estimate]], most: str = "") -> str:
     """A clause: ``communication costs 59 % of a step (57 to 61 %), and jitter 19 % (17 to 21 %)``."""
     (first, share), *rest = costs
-    verb = "cost" if first.startswith("stalls ") else "costs"
+    verb = "cost" if "stalls of " in first else "costs"
     text = f"{first} {verb} {most}{show_share(share, 'of a step')}"
     for position, (name, share) in enumerate(rest, start=1):
         text += f", {'and ' if position == len(rest) else ''}{name} {show_share(share)}"
@@ -307,7 +309,7 @@ def _format_rest(report: Report, rest: list[CauseReport]) -> str:
     largest = max(rest, key=lambda cause: read_cost(report, cause).value)
     name, cost = name_beside(report, largest), show_share(read_cost(report, largest), "of a step")
     if is_hidden(largest):
-        cost += f", and {show_point(largest.saved_after_others_ratio.value)} once the others are fixed"
+        cost += f", or {show_point(largest.saved_after_others_ratio.value)} once the others are fixed"
     critical = sum(cause.critical for cause in rest)
     number = COUNTS[len(rest)].capitalize() if len(rest) < len(COUNTS) else f"{len(rest):,}"
     if len(rest) == 1:

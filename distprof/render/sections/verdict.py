@@ -45,6 +45,8 @@ EVERY_RATIO = 0.8
 """Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
 WORDS = {VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "waiting for whichever rank is last"}
 """What is nobody's fault, where nobody is named."""
+MEANS = {VerdictKind.JITTER: " (a different rank is last each time)"}
+"""Behind the name of a cause that comes first and is not in everybody's words."""
 WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
@@ -59,6 +61,7 @@ def describe_verdict(report: Report) -> str:
     told = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
     if verdict.kind not in NOBODY and (larger := list_larger(report)):
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
+        costs[0] = costs[0][0] + MEANS.get(larger[0].kind, ""), costs[0][1]
         first = format_costs(costs, "the most, ")
         told = f"{first}. {told[:1].upper()}{told[1:]}"
     others = count_others(report)
@@ -91,7 +94,7 @@ def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, rea
     elif verdict.kind is VerdictKind.JITTER and not reason.startswith("rank "):
         start = "no single straggler: a different rank is last at each step"
     larger = list_larger(report)
-    costs = [(WORDS.get(cause.kind, name_cause(cause)), cause.saved_if_only_this_ratio) for cause in larger]
+    costs = [(WORDS.get(cause.kind, name_beside(report, cause)), read_cost(report, cause)) for cause in larger]
     own = verdict.kind if verdict.kind is VerdictKind.COMMUNICATION else VerdictKind.JITTER
     if not any(cause.kind is own for cause in larger):
         costs.append((WORDS[own], lost_ratio))

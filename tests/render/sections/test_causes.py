@@ -82,9 +82,9 @@ def test_two_that_hide_each_other_are_told_together() -> None:
 
 def test_of_three_that_hide_each_other_the_gain_is_told_once_the_others_are_fixed() -> None:
     text = describe(*(make_late(rank, 0.6, alone=13.0) for rank in (3, 5, 6)))
-    assert "0.6 % shorter (0.5 to 0.7 %) as long as the other causes stay, and 13 % (12 to 14 %) more once" in text
+    assert "0.6 % shorter (0.5 to 0.7 %) as long as the other causes stay, or 13 % (12 to 14 %) once" in text
     assert text.endswith(
-        ". Two more causes: the largest, rank 5 (forward), costs 0.6 % of a step (0.5 to 0.7 %), and 13 % once the "
+        ". Two more causes: the largest, rank 5 (forward), costs 0.6 % of a step (0.5 to 0.7 %), or 13 % once the "
         "others are fixed."
     )
 
@@ -101,12 +101,15 @@ def test_what_has_no_name_comes_first_where_it_costs_more() -> None:
     assert describe(saving, jitter, moving) == (
         f"communication costs the most, 59 % of a step (54 to 66 %), and jitter 19 % (17 to 21 %). {told}"
     )
-    assert describe(saving, JITTER) == f"jitter costs the most, 1.2 % of a step (1.1 to 1.3 %). {told}"
+    assert (
+        describe(saving, JITTER)
+        == f"jitter (a different rank is last each time) costs the most, 1.2 % of a step (1.1 to 1.3 %). {told}"
+    )
     assert describe(saving, make_cause(KIND.JITTER, 1.0)).startswith(f"{told}. One more cause costs 1.0 % of a step (")
     rank = make_late(3, 12.0, critical=True)
     assert describe(rank, jitter, MOVING) == (
-        f"jitter costs the most, 19 % of a step (17 to 21 %). Critical: {LATE}. One more cause costs 2.9 % of a step "
-        "(2.6 to 3.2 %): communication."
+        "jitter (a different rank is last each time) costs the most, 19 % of a step (17 to 21 %). Critical: "
+        f"{LATE}. One more cause costs 2.9 % of a step (2.6 to 3.2 %): communication."
     )
     assert describe(rank, make_cause(KIND.JITTER, 0.5, alone=19.0), MOVING).endswith(
         ". Two more causes: the largest, communication, costs 2.9 % of a step (2.6 to 3.2 %)."
@@ -199,7 +202,7 @@ def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
     )
     nobody = make_cause(KIND.STALLS, 3.0, phase="evaluation", events=2, whole=False)
     assert describe(nobody).startswith("2 steps of 50 are far longer in evaluation; without them ")
-    assert describe(make_late(3, 9.0), nobody).endswith(": stalls of all ranks (evaluation).")
+    assert describe(make_late(3, 9.0), nobody).endswith(": 2 stalls of all ranks (evaluation).")
     assert [row[:3] for row in list_causes(make_report([five, one, nobody]))[:3]] == [
         ["5 stalls", "rank 2, forward", "every 10th step"], ["1 stall", "rank 0, checkpoint", "step 19"],
         ["2 stalls", "evaluation", "single steps"],
@@ -212,7 +215,7 @@ def test_the_cause_of_a_verdict_is_found_among_its_like() -> None:
     mine = make_cause(KIND.STALLS, 5.0, rank=2, phase="forward", events=2)
     text = describe_verdict(dataclasses.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
     assert text == (
-        "stalls of nobody in particular cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
+        "3 stalls of nobody in particular cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
         "because of rank 2 in forward; without them the job would be 5.0 % shorter (4.5 to 5.6 %)"
     )
 
