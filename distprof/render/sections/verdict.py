@@ -58,13 +58,12 @@ def describe_verdict(report: Report) -> str:
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
-    told = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
+    told, others = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}", count_others(report)
     if verdict.kind not in NOBODY and (larger := list_larger(report)):
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
         costs[0] = costs[0][0] + MEANS.get(larger[0].kind, ""), costs[0][1]
         first = format_costs(costs, "the most, ")
-        told = f"{first}. {told[:1].upper()}{told[1:]}"
-    others = count_others(report)
+        told = f"{first}. {told[:1].upper()}{told[1:]}{'' if others else '.'}"
     return told + (f". {others}." if others else "")
 
 

@@ -99,11 +99,11 @@ def test_what_has_no_name_comes_first_where_it_costs_more() -> None:
         "1.1 % shorter (1.0 to 1.2 %)"
     )
     assert describe(saving, jitter, moving) == (
-        f"communication costs the most, 59 % of a step (54 to 66 %), and jitter 19 % (17 to 21 %). {told}"
+        f"communication costs the most, 59 % of a step (54 to 66 %), and jitter 19 % (17 to 21 %). {told}."
     )
     assert (
         describe(saving, JITTER)
-        == f"jitter (a different rank is last each time) costs the most, 1.2 % of a step (1.1 to 1.3 %). {told}"
+        == f"jitter (a different rank is last each time) costs the most, 1.2 % of a step (1.1 to 1.3 %). {told}."
     )
     assert describe(saving, make_cause(KIND.JITTER, 1.0)).startswith(f"{told}. One more cause costs 1.0 % of a step (")
     rank = make_late(3, 12.0, critical=True)
@@ -216,7 +216,7 @@ def test_the_cause_of_a_verdict_is_found_among_its_like() -> None:
     text = describe_verdict(dataclasses.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
     assert text == (
         "3 stalls of nobody in particular cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
-        "because of rank 2 in forward; without them the job would be 5.0 % shorter (4.5 to 5.6 %)"
+        "because of rank 2 in forward; without them the job would be 5.0 % shorter (4.5 to 5.6 %)."
     )
 
 
