@@ -95,11 +95,14 @@ def format_where(phase: str | None) -> str:
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
 
 
-def sees_data(report: Report) -> bool:
-    """Whether ranks were seen to spend time on taking batches, in a step or between two."""
-    shares = [phase.share_ratio for phase in report.phases if phase.phase == Phase.DATA]
-    shares += [part.share_ratio for part in (report.between.parts if report.between else ()) if "data" in part.part]
-    return any(share is None or share >= NOTABLE_RATIO for share in shares)
+def lacks_data(report: Report) -> bool:
+    """Whether ranks were seen to compute, and not to take batches, in a step or between two: a function of the loop's
+    own may do that."""
+    shares = [(phase.phase, phase.share_ratio) for phase in report.phases]
+    parts = () if report.between is None else report.between.parts
+    shares += [(Phase.DATA.value, part.share_ratio) for part in parts if "data" in part.part]
+    seen = {name for name, share in shares if share is None or share >= NOTABLE_RATIO}
+    return Phase.FORWARD in seen and Phase.DATA not in seen
 
 
 def read_step_range(report: Report) -> tuple[int, int]:

@@ -6,11 +6,11 @@ from distprof.facts.run import Phase
 from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
     format_when,
+    lacks_data,
     list_larger,
     look_up_verdict_cause,
     name_hosts,
     read_cost,
-    sees_data,
 )
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.trace_rows import is_traced
@@ -88,7 +88,7 @@ def _advise_recording(report: Report, verdict: Verdict) -> str:
     if is_traced(report):
         return ""
     if verdict.cause in _MARK_DATA:
-        return "" if sees_data(report) else _MARK_DATA[verdict.cause]
+        return _MARK_DATA[verdict.cause] if lacks_data(report) else ""
     compute = verdict.cause is Cause.COMPUTE and verdict.phase in (Phase.FORWARD, Phase.BACKWARD)
     if not compute or verdict.rank is None or report.modules is not None:
         return ""

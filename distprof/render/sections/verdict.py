@@ -14,6 +14,7 @@ from distprof.render.sections.cause_words import (
     format_period,
     format_when,
     format_where,
+    lacks_data,
     list_larger,
     list_named,
     look_up_verdict_cause,
@@ -21,7 +22,6 @@ from distprof.render.sections.cause_words import (
     name_cause,
     name_link,
     read_cost,
-    sees_data,
     show_share,
 )
 from distprof.render.units import (
@@ -139,7 +139,7 @@ def _format_why(report: Report, verdict: Verdict) -> str:
     phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
-    if verdict.cause is Cause.OUTSIDE and not sees_data(report):
+    if verdict.cause is Cause.OUTSIDE and lacks_data(report):
         phase += ", perhaps getting its batches"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
 

@@ -82,6 +82,7 @@ def test_parts_add_up_to_what_removing_everything_saves(
     assert min(made.joint_ns) >= -1e-6 and made.ideal_ns >= 0
     left_ns = made.step_ns - sum(made.joint_ns)
     assert left_ns >= made.ideal_ns - 1e-6
+    assert 0 <= made.jitter.lost_ns.value <= made.step_ns - made.ideal_ns + 1e-6
     for _, cost in made.named:
         assert max(cost.lost_ratio.value, cost.alone_ratio.value) >= 0.005
 

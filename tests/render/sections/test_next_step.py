@@ -65,6 +65,9 @@ def test_a_loop_that_takes_its_batches_by_itself_learns_how_to_mark_that() -> No
         "look for code that only rank 3 runs outside the phases: logging, .item(), garbage collection; if a function "
         'of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)'
     )
+    unseen = tuple(phase for phase in hidden.phases if phase.phase != "forward")
+    unseen_forward = dataclasses.replace(hidden, phases=unseen)  # of a compiled function: that time is there too
+    assert "batches" not in describe_verdict(unseen_forward) + describe_next(unseen_forward)
     between = hide_data(make_report([make_late(3, 12.0, phase="between steps", cause=Cause.BETWEEN)]))
     assert describe_next(between).endswith(
         '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)'
