@@ -16,8 +16,8 @@ from distprof.analyze.stats.statistics import excess_over_others, medians_of_oth
 from distprof.facts.run import PHASES, Clock, Phase
 from distprof.report.wait_report import Pattern, Verdict, VerdictKind
 
-JITTER_RATIO = 0.05
-"""Share of the step that waiting for the last rank must cost to be mentioned."""
+UNNAMED_RATIO = 0.05
+"""Share of the step that waiting for whichever rank is last, or moving data, must cost to be the verdict."""
 STEADY_RATIO = 0.8
 """Share of the cycles in which a rank must be waited for, or longer where waiting is hidden, to be mentioned although
 nothing shows that it is slower."""
@@ -163,17 +163,21 @@ def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
 
 
 def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts) -> Verdict:
-    """What it costs that some rank is always last, stalls left out: the cycles compared with cycles in which every rank
-    arrives at each collective when the median rank does.
+    """What moving data costs, if that is the largest cause. Otherwise, what it costs that some rank is always last,
+    stalls left out: the cycles compared with cycles in which every rank arrives at each collective when the median rank
+    does.
 
     Giving every rank the median own time before each collective instead would be wrong: where ranks take turns, these
     medians add up to more than any rank has, and the cost came out negative.
     """
-    cost = cause_costs.jitter
+    jitter, moving = cause_costs.jitter, cause_costs.communication
+    kind, cost = VerdictKind.JITTER, jitter
+    if moving.lost_ratio.low >= UNNAMED_RATIO and moving.lost_ratio.value > jitter.lost_ratio.value:
+        kind, cost = VerdictKind.COMMUNICATION, moving
     return dataclasses.replace(
         _no_verdict(cycles, _explain_nobody(measured_steps, cycles)),
-        kind=VerdictKind.JITTER if cost.alone_ratio.low >= JITTER_RATIO else VerdictKind.NONE,
-        lost_ns=cost.alone_ns, lost_ratio=cost.alone_ratio,
+        kind=kind if cost.lost_ratio.low >= UNNAMED_RATIO else VerdictKind.NONE,
+        lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
     )  # fmt: skip
 
 

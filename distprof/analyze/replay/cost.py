@@ -3,7 +3,7 @@
 Of two ranks that are late together, each hides what the other costs, so a cause is listed if it costs something in
 either case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest
 last; in each order they add up to what removing everything saves. Jitter is what remains when the causes with a name
-have gone.
+have gone; what it costs while they stay is less, because ranks that wait for a late one are not last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles, take_cycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
-from distprof.analyze.replay.replay import Counterfactual, replay_without
+from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
 from distprof.analyze.stats.statistics import estimate
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
@@ -150,6 +150,11 @@ def _widen(found: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
 
 
+def _floor(found: Estimate) -> Estimate:
+    """Nothing costs less than nothing."""
+    return Estimate(value=max(found.value, 0.0), low=max(found.low, 0.0), high=max(found.high, 0.0))
+
+
 def _make_cost(item: CandidateCause | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
     whole_ns = float(as_is_ns.mean())
     lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
@@ -190,9 +195,21 @@ def _divide(
     removed_last = [*last[:count][::-1], last[count], moving_ns]
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
     last_ns = named_gone_ns - down[-1]
-    jitter = _make_cost(None, as_is_ns, last_ns, last_ns)
+    first_ns = as_is_ns - _replay_punctual(cycles, counterfactuals) if count else last_ns
+    jitter = _make_cost(None, as_is_ns, first_ns, last_ns)
+    jitter = dataclasses.replace(jitter, lost_ns=_floor(jitter.lost_ns), lost_ratio=_floor(jitter.lost_ratio))
     communication = _make_cost(None, as_is_ns, as_is_ns - instant_ns, named_gone_ns - up[-1])
     return joint_ns, jitter, communication
+
+
+def _replay_punctual(cycles: SyncCycles, counterfactuals: Sequence[Counterfactual]) -> FloatArray:
+    """Cycles without jitter while the causes stay: what these add to any rank's own time before an arrival falls on
+    all, since all wait for that rank."""
+    work_ns = cycles.work_ns.copy()
+    for item in counterfactuals:
+        for row, taken_ns in item.work_ns.items():
+            work_ns[row] = np.maximum(work_ns[row] - taken_ns, 0)
+    return replay(cycles, work_ns=work_ns + (cycles.work_ns - work_ns).max(axis=0), median_arrivals=True)
 
 
 def _measure_steps(replayed: Sequence[FloatArray]) -> list[float]:

@@ -64,7 +64,7 @@ class LeftInStep(SystemExit):
 
 
 class ClosedInStep(Exception):
-    """The script has closed its session while a step is open."""
+    """The script has closed its session while a step is open: nothing has failed, and that step is left out."""
 
 
 class Profiler:
@@ -338,8 +338,6 @@ def name_exit(error: BaseException) -> tuple[Literal["failed", "terminated"], st
     match error:
         case LeftInStep():
             return "terminated", "the process ended inside a step"
-        case ClosedInStep():
-            return "terminated", "profiler.close() was called inside a step"
         case KeyboardInterrupt():
             return "terminated", "KeyboardInterrupt"
         case SystemExit(code=None | 0):

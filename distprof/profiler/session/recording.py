@@ -21,7 +21,7 @@ from distprof.errors import DistprofError
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.finder import Finder
 from distprof.profiler.rank.build_profiler import Job
-from distprof.profiler.rank.profiler import LeftInStep, Profiler
+from distprof.profiler.rank.profiler import ClosedInStep, LeftInStep, Profiler
 from distprof.profiler.session.guarded_calls import GuardedCalls, answer_nothing, answers
 from distprof.record.device.torch_device import is_capturing
 from distprof.record.step.between_steps import STRETCH_CODE
@@ -33,6 +33,9 @@ Opener = Literal["with", "steps", "cut", "call"]
 """Who has begun a step: a block, ``profiler.steps()``, a bare ``profiler.step()``, or an observer."""
 FIRST_STEPS, ENOUGH_HALVES = 32, 5
 """The number of first steps whose phases `HalfSteps` looks at, and of even and of odd ones that it needs."""
+CLOSED_IN_STEP = "profiler.close() was called inside a step, which is left out"
+IN_STEP_WAIT_S = 5.0
+"""How long a rank that is closed inside a step waits for the others, which may wait for it in a collective."""
 NO_MARKS = 3
 """Segments of a step in which nothing but getting a batch is marked: before it, that, and after it."""
 
@@ -343,14 +346,19 @@ class Recording(GuardedCalls):
         """
         if self.closed or os.getpid() != self._pid:
             return
-        error = error if isinstance(error, BaseException) else None
+        by_script = isinstance(error, ClosedInStep)
+        error = error if isinstance(error, BaseException) and not by_script else None
         wait_s = min(wait_s, TIMEOUT_MAX) if isinstance(wait_s, int | float) and wait_s >= 0 else None
         if self._finder is not None and error is None:
             self._guard("the last step", self._finder.finish)
+        if self.open and by_script:
+            wait_s = IN_STEP_WAIT_S if wait_s is None else min(wait_s, IN_STEP_WAIT_S)
+            self._keep(CLOSED_IN_STEP)
+            self.end_step(failed=True)
         self.closed = True
         if self.open and self._opener == "cut" and error is None:
             self.drop_step()  # what follows the last bare step() is none
-        elif self.open and error is None:
+        elif self.open and error is None and not by_script:
             error = LeftInStep()
         self.open, finder, self._finder = False, self._finder, None
         if finder is not None:

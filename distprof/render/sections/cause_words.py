@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.run import Stretch
+from distprof.facts.run import Phase, Stretch
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -12,8 +12,8 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pa
 CAUSES = {
     Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
     Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
-    Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation, or other forwards between steps",
-    Cause.CHECKPOINT: "its saving of checkpoints", Cause.LOGGING: "its logging",
+    Cause.OUTSIDE: "its time outside the recognised phases", Cause.CHECKPOINT: "its saving of checkpoints",
+    Cause.EVALUATION: "its evaluation, or other forwards between steps", Cause.LOGGING: "its logging",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
     Cause.NETWORK: "its network",
 }  # fmt: skip
@@ -33,6 +33,10 @@ MAX_HOSTS = 4
 EDGE_RATIO = 0.02
 """Where a cause begins and ends is known to this share of the run."""
 UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
+NOBODY = (*UNNAMED, VerdictKind.NONE)
+"""Verdicts that name no rank, host, link or data."""
+MAX_LARGER = 3
+"""Causes without a name that are told before one with a name, or in its place."""
 ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
 LASTING = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK)
 """Causes that act in every step from one to another."""
@@ -89,6 +93,16 @@ def format_where(phase: str | None) -> str:
     if phase is None:
         return ""
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
+
+
+def lacks_data(report: Report) -> bool:
+    """Whether ranks were seen to compute, and not to take batches, in a step or between two: a function of the loop's
+    own may do that."""
+    shares = [(phase.phase, phase.share_ratio) for phase in report.phases]
+    parts = () if report.between is None else report.between.parts
+    shares += [(Phase.DATA.value, part.share_ratio) for part in parts if "data" in part.part]
+    seen = {name for name, share in shares if share is None or share >= NOTABLE_RATIO}
+    return Phase.FORWARD in seen and Phase.DATA not in seen
 
 
 def read_step_range(report: Report) -> tuple[int, int]:
@@ -220,39 +234,88 @@ def format_gain(report: Report, shorter: str) -> str:
         stays = f"as long as {name_cause(partners[0])} stays as it is"
         return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
     more = show_share(verdict_cause.saved_after_others_ratio)
-    return f"{shorter} as long as the other causes stay, and {more} more once they are fixed"
+    return f"{shorter} as long as the other causes stay, or {more} once they are fixed"
+
+
+def list_larger(report: Report) -> list[CauseReport]:
+    """The causes that nobody can be named for and that cost more than the one with a name that is told, the largest
+    first; all of them where none with a name is told."""
+    verdict = report.verdict
+    if report.causes is None or report.causes.step_ns <= 0 or verdict.lost_ratio is None:
+        return []
+    least, named = NOTABLE_RATIO, look_up_verdict_cause(report)
+    if verdict.kind not in NOBODY:
+        if named is None:
+            return []
+        least = max(named.saved_if_only_this_ratio.value, named.saved_after_others_ratio.value)
+    costs = [
+        (read_cost(report, cause).value, position) for position, cause in enumerate(report.causes.causes)
+        if not has_name(cause) and (cause is not named or verdict.kind in NOBODY)
+    ]  # fmt: skip
+    larger = sorted((-cost, position) for cost, position in costs if cost > least)[:MAX_LARGER]
+    return [report.causes.causes[position] for _, position in larger]
+
+
+def has_name(cause: CauseReport) -> bool:
+    """Whether a rank, host, link or the data is to blame for it."""
+    return cause.kind not in UNNAMED and (cause.kind is not VerdictKind.STALLS or cause.rank is not None)
+
+
+def read_cost(report: Report, cause: CauseReport) -> Estimate:
+    """What a cause costs, as a share of a step: what fixing only this saves. A slow link is a part of what moving data
+    costs, and beside it the rest counts."""
+    rest = cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes)
+    return cause.saved_after_others_ratio if rest else cause.saved_if_only_this_ratio
+
+
+def has_slow_link(causes: Causes | None) -> bool:
+    """Whether a slow link is among the causes."""
+    return any(cause.kind is VerdictKind.SLOW_LINK for cause in list_named(causes))
+
+
+def name_beside(report: Report, cause: CauseReport) -> str:
+    """A cause that is not the verdict's: ``communication``, ``2 stalls of nobody in particular``."""
+    rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
+    number = "" if cause.events is None else f"{cause.events:,} "
+    name = name_cause(cause)
+    return f"{rest}{number}{name if cause.events != 1 else name.replace('stalls', 'stall', 1)}"
+
+
+def format_costs(costs: Sequence[tuple[str, Estimate]], most: str = "") -> str:
+    """A clause: ``communication costs 59 % of a step (57 to 61 %), and jitter 19 % (17 to 21 %)``."""
+    (first, share), *rest = costs
+    verb = "cost" if "stalls of " in first else "costs"
+    text = f"{first} {verb} {most}{show_share(share, 'of a step')}"
+    for position, (name, share) in enumerate(rest, start=1):
+        text += f", {'and ' if position == len(rest) else ''}{name} {show_share(share)}"
+    return text
 
 
 def count_others(report: Report) -> str:
-    """How many causes there are beside the one told about, and what they cost together; empty if nothing."""
+    """How many causes there are beside those told about, and what the largest costs; empty if nothing."""
     causes, verdict_cause = report.causes, look_up_verdict_cause(report)
     if causes is None or causes.step_ns <= 0 or report.verdict.lost_ratio is None:
         return ""
     partners = _list_partners(report)
-    said = [verdict_cause, *(partners if len(partners) == 1 else [])]
-    if report.verdict.kind is VerdictKind.NONE:
+    said = [verdict_cause, *(partners if len(partners) == 1 else []), *list_larger(report)]
+    if report.verdict.kind in NOBODY:
         said += [cause for cause in causes.causes if cause.kind is VerdictKind.JITTER]
     rest = [
         cause for cause in causes.causes
-        if not any(cause is item for item in said) and measure_cost(cause) >= NOTABLE_RATIO
+        if not any(cause is item for item in said)
+        and max(read_cost(report, cause).value, cause.saved_after_others_ratio.value) >= NOTABLE_RATIO
     ]  # fmt: skip
-    return _format_rest(rest, more=report.verdict.kind is not VerdictKind.NONE) if rest else ""
+    return _format_rest(report, rest) if rest else ""
 
 
-def measure_cost(cause: CauseReport) -> float:
-    """What a cause costs, as a share of a step: what fixing it alone saves or, where others hide it, fixing it last."""
-    return (cause.saved_after_others_ratio if is_hidden(cause) else cause.saved_if_only_this_ratio).value
-
-
-def _format_rest(rest: list[CauseReport], *, more: bool) -> str:
-    largest = max(rest, key=measure_cost)
-    name, cost = name_cause(largest), show_point(measure_cost(largest), "of a step")
-    if len(rest) == 1 and not more:
-        return f"{name[:1].upper()}{name[1:]} costs another {cost}"
+def _format_rest(report: Report, rest: list[CauseReport]) -> str:
+    largest = max(rest, key=lambda cause: read_cost(report, cause).value)
+    name, cost = name_beside(report, largest), show_share(read_cost(report, largest), "of a step")
+    if is_hidden(largest):
+        cost += f", or {show_point(largest.saved_after_others_ratio.value)} once the others are fixed"
     critical = sum(cause.critical for cause in rest)
     number = COUNTS[len(rest)].capitalize() if len(rest) < len(COUNTS) else f"{len(rest):,}"
-    start = f"{number} {'more ' if more else ''}cause{'' if len(rest) == 1 else 's'}"
     if len(rest) == 1:
-        return f"{start}{', critical,' if critical else ''} costs {cost}: {name}"
+        return f"{number} more cause{', critical,' if critical else ''} costs {cost}: {name}"
     marked = f", {COUNTS[critical] if critical < len(COUNTS) else critical} of them critical" if critical else ""
-    return f"{start}{marked}: the largest, {name}, costs {cost}"
+    return f"{number} more causes{marked}: the largest, {name}, costs {cost}"

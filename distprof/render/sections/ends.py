@@ -17,6 +17,12 @@ END_LIMIT = 12
 """Characters of the end in a table."""
 NOTABLE_S = 10.0
 """If the last writes of several ranks are further apart than this, the oldest is given too."""
+_BY_ITSELF = {
+    "KeyboardInterrupt": ("was interrupted", "were interrupted"),
+    "exit code 0": ("exited with code 0", "exited with code 0"),
+    "the process ended inside a step": ("ended inside a step", "ended inside a step"),
+}  # fmt: skip
+"""Ends that nobody else has made, by the error that is recorded; the wording for one rank, and for several."""
 _UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 End = tuple[int, str, str]
@@ -62,8 +68,9 @@ def _describe_end(rank: RankReport) -> End | None:
         return severity, one + error, several + error
     if rank.ended == "completed":
         return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
-    if rank.error == "KeyboardInterrupt":
-        return 3, f"was interrupted {since}", f"were interrupted {since}"
+    if rank.error in _BY_ITSELF:
+        one, several = _BY_ITSELF[rank.error]
+        return 3, f"{one} {since}", f"{several} {since}"
     if rank.ended == "terminated":
         return 3, f"was terminated {since}{error}", f"were terminated {since}{error}"
     end = f"{clean_text(rank.ended)} {since}{error}"

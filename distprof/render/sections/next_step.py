@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from distprof.facts.run import Phase
 from distprof.render.finding_texts import describe_finding
-from distprof.render.sections.cause_words import name_hosts
+from distprof.render.sections.cause_words import (
+    format_when,
+    lacks_data,
+    list_larger,
+    look_up_verdict_cause,
+    name_hosts,
+    read_cost,
+)
 from distprof.render.sections.hangs import describe_hang
+from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
 from distprof.report.report import Report
-from distprof.report.wait_report import Cause, Verdict, VerdictKind
+from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind
 
 TEXT_LIMIT = 300
 NOTABLE_RATIO = 0.05
-"""Share of a step from which communication or jitter is worth an effort."""
+"""Share of a step from which a cause is worth an effort."""
 _BY_CAUSE = {
     Cause.INPUT: "compare {who}'s input with the others': its storage, its loader's workers, the size of its samples",
     Cause.COMPUTE: "compare {who}'s clock rates, temperature and processes (distprof doctor)",
     Cause.HOST: "see what else runs on the processor of {who}, and launch less there (torch.compile, CUDA graphs)",
     Cause.GRADIENT_NORM: "compare what {who} clips with the others: parameters per rank, and syncs such as .item()",
     Cause.OPTIMIZER: "compare what {who}'s optimizer updates with the others: parameters per rank, fused or not",
-    Cause.OUTSIDE: "look for code that only {who} runs inside the step: logging, .item(), garbage collection",
+    Cause.OUTSIDE: "look for code that only {who} runs outside the phases: logging, .item(), garbage collection",
     Cause.EVALUATION: "let {who} evaluate less often, or all ranks share the evaluation",
     Cause.CHECKPOINT: "save checkpoints asynchronously or from all ranks; {who} saves while the others wait",
     Cause.LOGGING: "let {who} log less often, or on a thread",
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
+_MARK_DATA = {
+    Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
+    Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',
+}
+"""Where no batch was seen to be taken."""
+_WHICH_MODULE = "; profile.level=modules shows which module it is"
 
 
 def describe_next(report: Report) -> str:
@@ -31,13 +46,19 @@ def describe_next(report: Report) -> str:
     if describe_hang(report):
         return "look at the line where the absent ranks stand; py-spy dump --pid shows a process that still hangs"
     verdict = report.verdict
-    if (named := _advise_named(report, verdict)) is not None:
+    if _is_worth_it(report) and (named := _advise_named(report, verdict)) is not None:
         return named
     if report.activity is not None and report.activity.findings:
         return clean_text(describe_finding(report.activity.findings[0]).remedy, TEXT_LIMIT)
     if report.coverage.ranks_missing:
         return "find out why ranks are missing; their files under ranks/ and the launcher's output say how they ended"
     return _advise_unnamed(report)
+
+
+def _is_worth_it(report: Report) -> bool:
+    """Whether what has a name comes first: unless it is small, and something else costs more."""
+    lost = report.verdict.lost_ratio
+    return lost is None or report.verdict.critical or lost.value >= NOTABLE_RATIO or not list_larger(report)
 
 
 def _advise_named(report: Report, verdict: Verdict) -> str | None:
@@ -47,7 +68,7 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
-            return (text or "compare {who} with the others").format(who=who)
+            return (text or "compare {who} with the others").format(who=who) + _advise_recording(report, verdict)
         case VerdictKind.SLOW_LINK:
             return (
                 f"test the link by itself (nccl-tests, iperf) and look for other traffic: {name_hosts(verdict.hosts)}"
@@ -62,15 +83,30 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
     return None
 
 
+def _advise_recording(report: Report, verdict: Verdict) -> str:
+    """What would have to be recorded, or marked, to know more; empty if nothing."""
+    if is_traced(report):
+        return ""
+    if verdict.cause in _MARK_DATA:
+        return _MARK_DATA[verdict.cause] if lacks_data(report) else ""
+    compute = verdict.cause is Cause.COMPUTE and verdict.phase in (Phase.FORWARD, Phase.BACKWARD)
+    if not compute or verdict.rank is None or report.modules is not None:
+        return ""
+    cause = look_up_verdict_cause(report)
+    ended = cause is not None and format_when(cause, report).startswith(("until", "from"))
+    lasts = verdict.pattern is Pattern.PERSISTENT and not ended  # modules are recorded in a few steps at the end
+    return _WHICH_MODULE if lasts else ""
+
+
 def _advise_unnamed(report: Report) -> str:
-    costs = {} if report.causes is None else {
-        cause.kind: cause.saved_if_only_this_ratio.value for cause in report.causes.causes
-    }  # fmt: skip
-    moving, jitter = costs.get(VerdictKind.COMMUNICATION, 0.0), costs.get(VerdictKind.JITTER, 0.0)
-    if max(moving, jitter) >= NOTABLE_RATIO:
-        if moving >= jitter:
-            return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"
-        return "look for what disturbs all ranks in turn: shared processors, the data's variation, garbage collection"
+    larger = list_larger(report)
+    if larger and read_cost(report, larger[0]).value >= NOTABLE_RATIO:
+        match larger[0].kind:
+            case VerdictKind.COMMUNICATION:
+                return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"
+            case VerdictKind.JITTER:
+                return "look for what disturbs all ranks in turn: shared processors, uneven data, garbage collection"
+        return "look at what all ranks did in the steps that --details lists as stalls: checkpoints, logs, the data"
     phases = [phase for phase in report.phases if phase.clock == report.headline.clock and phase.share_ratio]
     if not phases:
         return ""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distprof.facts.run import Clock, Stretch, name_ranks
-from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, is_hidden, list_causes
+from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, has_slow_link, is_hidden, list_causes
 from distprof.render.sections.coverage import describe_overhead
 from distprof.render.sections.hangs import HEADS, show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
@@ -172,12 +172,13 @@ def _show_spread(row: PartRow, ranks: Sequence[int]) -> list[str]:
 
 
 def show_causes(report: Report, most: int) -> Section:
-    """What each cause costs; the second number only where causes hide each other."""
+    """What each cause costs; the second number only where causes hide each other, or one is a part of another."""
     causes = () if report.causes is None else report.causes.causes
     costs = [cause.saved_if_only_this_ratio.value for cause in causes]
     listed = list_causes(report)
     rows = [listed[position] for position in sorted(range(len(causes)), key=lambda position: -costs[position])[:most]]
-    heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if any(map(is_hidden, causes)) else [])]
+    both = any(map(is_hidden, causes)) or has_slow_link(report.causes)
+    heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if both else [])]
     cells = [[clean_text(row[CAUSE_HEADS.index(head)], PLACE_LIMIT) for head in heads] for row in rows]
     return Section(key="screen_causes", title="", columns=make_columns(heads, cells, ("where", "when")))
 

@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from distprof.render.sections.cause_words import (
     CAUSES,
     NAME_LIMIT,
+    NOBODY,
     count_others,
+    format_costs,
     format_gain,
     format_period,
     format_when,
     format_where,
+    lacks_data,
+    list_larger,
     list_named,
     look_up_verdict_cause,
+    name_beside,
     name_cause,
     name_link,
+    read_cost,
     show_share,
 )
 from distprof.render.units import (
@@ -28,7 +34,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import Report
-from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
+from distprof.report.wait_report import Cause, Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
 
 TEXT_LIMIT = 300
 MAX_GROUPS = 4
@@ -37,18 +43,28 @@ BLURRED_RATIO = 0.1
 """Where one rank takes over from another is known to this share of the shorter stretch."""
 EVERY_RATIO = 0.8
 """Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
+WORDS = {VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "waiting for whichever rank is last"}
+"""What is nobody's fault, where nobody is named."""
+MEANS = {VerdictKind.JITTER: " (a different rank is last each time)"}
+"""Behind the name of a cause that comes first and is not in everybody's words."""
+WAITED_FOR = " is waited for"
+"""In the reason why nobody is named although a rank seems late."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence on the largest cause, and one that counts the others; empty for a job of one rank and for traces
-    without steps."""
+    """A sentence on the largest cause with a name, before it one on those without a name that cost more, and after it
+    one that counts the others; empty for a job of one rank and for traces without steps."""
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
-    others = count_others(report)
-    mark = "critical: " if verdict.critical else ""
-    return f"{mark}{_describe_largest(report)}" + (f". {others}." if others else "")
+    told, others = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}", count_others(report)
+    if verdict.kind not in NOBODY and (larger := list_larger(report)):
+        costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
+        costs[0] = costs[0][0] + MEANS.get(larger[0].kind, ""), costs[0][1]
+        first = format_costs(costs, "the most, ")
+        told = f"{first}. {told[:1].upper()}{told[1:]}{'' if others else '.'}"
+    return told + (f". {others}." if others else "")
 
 
 def _describe_largest(report: Report) -> str:
@@ -62,18 +78,26 @@ def _describe_largest(report: Report) -> str:
     reason = clean_text(verdict.reason, TEXT_LIMIT)
     if verdict.lost_ratio is None:
         return f"no verdict: {reason}"
-    shorter = show_share(verdict.lost_ratio, "shorter")
     if verdict.kind is VerdictKind.UNEQUAL_DATA:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
-        return f"{start}: {reason}; with equal amounts steps would be {format_gain(report, shorter)}"
-    if verdict.kind is VerdictKind.COMMUNICATION:
-        return f"moving data holds every rank up: {reason}; if it took no time, steps would be {shorter}"
-    costs = f"waiting for whichever rank is last costs {show_share(verdict.lost_ratio, 'of a step')}"
-    if verdict.kind is VerdictKind.JITTER:
-        if reason.startswith("rank "):
-            return f"nobody for certain: {reason}; {costs}"
-        return f"no single straggler: a different rank is last at each step; {costs}"
-    return f"no straggler: {reason}; {costs}"
+        gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+        return f"{start}: {reason}; with equal amounts steps would be {gain}"
+    return _describe_nobody(report, verdict, verdict.lost_ratio, reason)
+
+
+def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, reason: str) -> str:
+    """Why nobody is named, and what that is nobody's fault costs, the largest first."""
+    start = f"no straggler: {reason}"
+    if WAITED_FOR in reason:
+        start = f"nobody for certain: {reason}"
+    elif verdict.kind is VerdictKind.JITTER and not reason.startswith("rank "):
+        start = "no single straggler: a different rank is last at each step"
+    larger = list_larger(report)
+    costs = [(WORDS.get(cause.kind, name_beside(report, cause)), read_cost(report, cause)) for cause in larger]
+    own = verdict.kind if verdict.kind is VerdictKind.COMMUNICATION else VerdictKind.JITTER
+    if not any(cause.kind is own for cause in larger):
+        costs.append((WORDS[own], lost_ratio))
+    return f"{start}; {format_costs(sorted(costs, key=lambda cost: -cost[1].value))}"
 
 
 def _describe_late(report: Report, verdict: Verdict) -> str:
@@ -82,7 +106,7 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
-    sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(verdict)}"
+    sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(report, verdict)}"
     if verdict.lost_ratio is None:
         return f"{sentence}, compared with the ranks present; what fixing it would gain is not known{doubt}"
     neighbour = _describe_neighbour(report)
@@ -110,11 +134,13 @@ def _format_cause_when(report: Report) -> str:
     return "" if verdict_cause is None else f" {format_when(verdict_cause, report)}".rstrip()
 
 
-def _format_why(verdict: Verdict) -> str:
+def _format_why(report: Report, verdict: Verdict) -> str:
     excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
     phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
+    if verdict.cause is Cause.OUTSIDE and lacks_data(report):
+        phase += ", perhaps getting its batches"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
 
 

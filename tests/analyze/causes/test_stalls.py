@@ -14,7 +14,7 @@ from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
-from distprof.render.sections.verdict import describe_stall
+from distprof.render.sections.verdict import describe_stall, describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Stall, VerdictKind
 from tests.factories import MS, USUAL_NS, make_run, make_shadow_stall
@@ -34,7 +34,11 @@ def test_a_stall_is_listed_apart_and_nobody_is_blamed() -> None:
     assert [(item.step, item.rank, item.phase, item.lost_ns) for item in report.stalls] == [
         (7, 2, "backward", 500 * MS), (30, 2, "backward", 500 * MS),
     ]  # fmt: skip
-    assert report.verdict.rank is None and report.verdict.lost_ratio.value == 0
+    assert report.verdict.rank is None and report.verdict.kind is VerdictKind.COMMUNICATION
+    assert [cause.kind for cause in report.causes.causes] == [VerdictKind.STALLS, VerdictKind.COMMUNICATION]
+    assert describe_verdict(report).endswith(
+        "; 2 stalls of nobody in particular cost 20 % of a step, and communication 12 %"
+    )
 
 
 @pytest.mark.parametrize(

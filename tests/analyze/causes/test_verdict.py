@@ -9,7 +9,10 @@ import pytest
 
 from benchmarks.simulate import Clocks, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
+from distprof.analyze.causes.find_causes import find_causes
+from distprof.analyze.cycles.sync_cycles import build_cycles
+from distprof.analyze.stats.measured_steps import choose_headline, choose_measured_steps, read_timing
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.wait_report import Verdict
 from tests.analyze.causes.test_verdict_missing import lose_rank
@@ -79,6 +82,18 @@ def test_jitter_is_nobodys_and_has_its_price() -> None:
     assert verdict.lost_ns is not None and verdict.lost_ns.value == pytest.approx(41 * MS, rel=0.1)
 
 
+def test_the_larger_of_jitter_and_communication_is_the_verdict_where_nobody_is_named() -> None:
+    """Whoever is last costs 41 ms, and moving data much more or much less."""
+    turns = (Delay(rank=None, phase=Phase.FORWARD, delay_ns=41 * MS),)
+    for transfer_ms, kind in ((200, "communication"), (6, "jitter")):
+        report = analyze(simulate(SimulatedJob(delays=turns, transfer_ns=transfer_ms * MS), seed=3).run)
+        verdict, causes = report.verdict, report.causes
+        assert causes is not None and verdict.lost_ratio is not None and verdict.kind == kind
+        assert verdict.rank is None and not verdict.critical
+        largest = max(causes.causes, key=lambda cause: cause.saved_if_only_this_ratio.value)
+        assert largest.kind is verdict.kind and largest.saved_if_only_this_ratio == verdict.lost_ratio
+
+
 LINK = SimulatedJob(
     num_ranks=8, ranks_per_host=4, slow_hosts={1: 100}, link_bytes_per_s=5e9, bucket_bytes=7_000_000
 )  # fmt: skip
@@ -101,7 +116,7 @@ def test_with_a_rank_missing_no_link_is_blamed() -> None:
 def test_a_probe_says_nothing_about_the_network_of_another_backend() -> None:
     run = simulate(LINK, seed=3).run
     nccl = dataclasses.replace(run, meta=dataclasses.replace(run.meta, backend="nccl"))
-    assert analyze(nccl).verdict.kind == "none"
+    assert analyze(nccl).verdict.kind == "communication"
 
 
 def test_of_many_hosts_the_slow_one_is_named_alone() -> None:
@@ -111,7 +126,7 @@ def test_of_many_hosts_the_slow_one_is_named_alone() -> None:
 
 def test_transfers_far_longer_than_their_bytes_need_are_not_the_links_doing() -> None:
     """The link needs a thirtieth of what moving the data costs: the time goes elsewhere."""
-    assert judge(dataclasses.replace(LINK, bucket_bytes=250_000)).kind == "none"
+    assert judge(dataclasses.replace(LINK, bucket_bytes=250_000)).kind == "communication"
 
 
 def test_a_slow_rank_behind_a_healthy_link_is_a_slow_rank() -> None:
@@ -145,7 +160,7 @@ def test_one_slow_rank_does_not_make_its_host_slow() -> None:
 @pytest.mark.slow
 def test_hosts_alike_are_nobodys_fault() -> None:
     found = [judge(SimulatedJob(num_ranks=16, ranks_per_host=4), seed=seed).kind for seed in range(30)]
-    assert set(found) <= {"none", "jitter"}
+    assert set(found) <= {"none", "jitter", "communication"}
 
 
 def make_turns(num_ranks: int, *, leave_late: bool) -> Run:
@@ -185,10 +200,13 @@ def make_turns(num_ranks: int, *, leave_late: bool) -> Run:
 @pytest.mark.parametrize("leave_late", [False, True])
 @pytest.mark.parametrize("num_ranks", [3, 4, 5])
 def test_waiting_for_whoever_is_last_never_costs_less_than_nothing(num_ranks: int, leave_late: bool) -> None:
-    verdict = analyze(make_turns(num_ranks, leave_late=leave_late)).verdict
-    assert verdict.kind == "none" and verdict.lost_ratio is not None
-    assert 0 <= verdict.lost_ratio.low <= verdict.lost_ratio.value <= verdict.lost_ratio.high
-    assert verdict.lost_ratio.value == pytest.approx(0, abs=0.02)
+    measured_steps = choose_measured_steps(make_turns(num_ranks, leave_late=leave_late))
+    headline = choose_headline(measured_steps, *(read_timing(measured_steps, clock) for clock in Clock))
+    made = find_causes(measured_steps, build_cycles(measured_steps, headline))
+    assert made is not None and not made.named
+    jitter = made.jitter.alone_ratio
+    assert 0 <= jitter.low <= jitter.value <= jitter.high
+    assert jitter.value == pytest.approx(0, abs=0.02)
 
 
 def test_ranks_that_do_not_go_through_their_steps_together_have_no_verdict() -> None:

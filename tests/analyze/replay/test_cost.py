@@ -56,6 +56,14 @@ def test_two_ranks_that_hide_each_other_by_hand() -> None:
     assert (made.step_ns, made.ideal_ns) == (130, 100)
 
 
+def test_ranks_that_wait_for_a_late_one_are_not_last_by_hand() -> None:
+    """Cycles of 140 + 10. Were all as punctual as the median one, they would still wait for rank 1, which is 40 late:
+    140 + 10. Without rank 1's delay they take 104 + 10, and 100 + 10 if rank 2 is punctual too."""
+    jitter = judge([100, 140, 104], 10, candidate(1, 40)).jitter
+    assert (jitter.lost_ns.value, jitter.alone_ns.value) == (0, 4)
+    assert judge([100, 100, 104], 10).jitter.lost_ns.value == 4
+
+
 def test_what_costs_nothing_is_dropped() -> None:
     """Rank 0 is 15 later than usual and still not the last; without it nothing changes, with or without rank 3."""
     made = judge([115, 118, 118, 150], 10, candidate(0, 15), candidate(3, 32))
@@ -74,6 +82,7 @@ def test_parts_add_up_to_what_removing_everything_saves(
     assert min(made.joint_ns) >= -1e-6 and made.ideal_ns >= 0
     left_ns = made.step_ns - sum(made.joint_ns)
     assert left_ns >= made.ideal_ns - 1e-6
+    assert 0 <= made.jitter.lost_ns.value <= made.step_ns - made.ideal_ns + 1e-6
     for _, cost in made.named:
         assert max(cost.lost_ratio.value, cost.alone_ratio.value) >= 0.005
 

@@ -195,15 +195,39 @@ def test_a_step_that_is_none_is_none_in_a_window_too() -> None:
     assert window.seen == [1, False, 1, True, 2, False, "end"]
 
 
-def test_a_process_that_ends_inside_a_step_says_so_and_a_script_that_closes_there() -> None:
-    for close, said in (
-        (Session.close_quietly, "the process ended inside a step"),
-        (Session.close, "profiler.close() was called inside a step"),
-    ):
-        case = Case()
-        case.session.begin_step()
-        close(case.session)
-        assert case.files.ended == [f"terminated: {said}"]
+def test_a_process_that_ends_inside_a_step_says_so() -> None:
+    case = Case()
+    case.session.begin_step()
+    case.session.close_quietly()
+    assert case.files.ended == ["terminated: the process ended inside a step"]
+
+
+def test_a_script_that_closes_its_session_inside_a_step_has_not_failed() -> None:
+    """Nobody has ended the process: the step is left out, and a note says so."""
+    case = Case()
+    with case.session.step():
+        case.work()
+    with case.session.step():
+        case.session.close()
+    assert [step.failed for step in case.steps()] == [False, True]
+    assert case.files.ended == [] and case.ends == [None]  # "completed" is the gathering thread's word
+    assert case.files.notes == ["profiler.close() was called inside a step, which is left out"]
+
+
+def test_a_batch_that_no_found_step_follows_is_no_step_that_was_left() -> None:
+    """``if step == 2: break`` before anything is computed, and ``profiler.close()`` after the loop."""
+    case = Case()
+    case.session.find_steps()
+    case.session.begin()
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number, batch in enumerate(torch.utils.data.DataLoader(torch.ones(8, 2))):
+        if number == 2:
+            break
+        model(batch).sum().backward()
+        optimizer.step()
+    case.session.close()
+    assert len(case.steps()) == 2 and case.ends == [None] and not case.files.notes
 
 
 def test_a_job_that_cannot_start_costs_the_recording_only() -> None:

@@ -20,6 +20,7 @@ from distprof.render.sections.cause_words import (
     name_cause,
     show_share,
 )
+from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.terminal_tables import SPARE
@@ -56,17 +57,20 @@ def test_time_between_steps_is_a_place_like_a_phase(stretch: Stretch, cause: Cau
 
 def test_where_nobody_is_named_the_rest_is_told() -> None:
     assert describe(JITTER, MOVING) == (
-        "no single straggler: a different rank is last at each step; waiting for whichever rank is last costs 1.2 % "
-        "of a step (1.1 to 1.3 %). One more cause costs 2.9 % of a step: communication."
+        "no single straggler: a different rank is last at each step; communication costs 2.9 % of a step "
+        "(2.6 to 3.2 %), and waiting for whichever rank is last 1.2 % (1.1 to 1.3 %)"
+    )
+    assert describe(make_cause(KIND.JITTER, 9.0), MOVING).endswith(
+        "; waiting for whichever rank is last costs 9.0 % of a step (8.2 to 10.0 %), and communication 2.9 % "
+        "(2.6 to 3.2 %)"
     )
     text = describe(MOVING)
     assert text.startswith("no straggler: no rank is slower ") and text.endswith(
-        "waiting for whichever rank is last costs 0.3 % of a step. Communication costs another 2.9 % of a step."
+        "; communication costs 2.9 % of a step (2.6 to 3.2 %), and waiting for whichever rank is last 0.3 %"
     )
     cost = MOVING.saved_if_only_this_ratio
     assert describe(MOVING, kind=KIND.COMMUNICATION, lost_ratio=cost, reason="it all adds up") == (
-        "moving data holds every rank up: it all adds up; if it took no time, steps would be 2.9 % shorter "
-        "(2.6 to 3.2 %)"
+        "no straggler: it all adds up; communication costs 2.9 % of a step (2.6 to 3.2 %)"
     )
 
 
@@ -129,6 +133,57 @@ def test_no_sentence_has_a_hole_or_a_number_of_its_own(listed: list[CauseReport]
     rows = list_causes(report)
     assert len(rows) == len(listed) + 3 and all(len(row) == len(rows[0]) for row in rows)
     assert not re.search(r"\bNone\b|\bnan\b", repr(rows))
+
+
+LATE = {
+    "steady": {}, "at times": {"pattern": Pattern.INTERMITTENT}, "since": {"first_step": 30, "whole": False},
+    "until": {"last_step": 30, "whole": False}, "outside": {"phase": "other", "cause": Cause.OUTSIDE},
+    "between": {"phase": "between steps", "cause": Cause.BETWEEN}, "launches": {"cause": Cause.HOST},
+    "saves": {"phase": "checkpoint", "cause": Cause.CHECKPOINT, "pattern": Pattern.INTERMITTENT},
+}  # fmt: skip
+TOLD = {
+    **{f"rank {name}": make_late(3, 6.0, **facts) for name, facts in LATE.items()},
+    **{f"host {name}": make_cause(KIND.SLOW_HOST, 6.0, hosts=("host-1",), **facts) for name, facts in LATE.items()},
+    "link": make_cause(KIND.SLOW_LINK, 6.0, hosts=("host-0", "host-1"), cause=Cause.NETWORK),
+    "data": make_cause(KIND.UNEQUAL_DATA, 6.0, cause=Cause.INPUT),
+    "stall": make_cause(KIND.STALLS, 6.0, rank=2, phase="forward", events=1),
+    "stalls": make_cause(KIND.STALLS, 6.0, rank=2, phase="checkpoint", events=5, period=10),
+    "nobody": None,
+}  # fmt: skip
+BESIDE = {
+    "alone": [], "a little": [JITTER], "more": [make_cause(KIND.JITTER, 19.0), make_cause(KIND.COMMUNICATION, 59.0)],
+    "in part": [make_cause(KIND.COMMUNICATION, 9.0, alone=3.5)], "late too": [make_late(5, 4.0), MOVING],
+    "hidden": [make_late(5, 0.1, alone=5.5), make_late(6, 0.1, alone=5.4), MOVING],
+    "stalls": [make_cause(KIND.STALLS, 8.0, events=3, phase="evaluation"), MOVING],
+}  # fmt: skip
+COST = re.compile(r"([\d.]+) %(?: of a step| shorter)? (\([\d.]+ to [\d.]+ %\))")
+
+
+@pytest.mark.parametrize("critical", [False, True])
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("told", TOLD)
+def test_every_sentence_is_whole_agrees_with_its_table_and_begins_with_the_largest(
+    told: str, beside: str, critical: bool
+) -> None:
+    first = TOLD[told]
+    listed = [] if first is None else [dataclasses.replace(first, critical=critical)]
+    report = make_report([*listed, *BESIDE[beside]], hosts=4)
+    text, advice = describe_verdict(report), describe_next(report)
+    for sentence in text.split(". "):
+        assert not sentence[0].islower() or text.startswith(sentence), text
+    for words in (text, advice):
+        assert not re.search(r"\bNone\b|\bnan\b|  | \(\)| [;,)]| \.(?!item)|[;,.]{2}|: *;|\bits its\b", words), words
+        assert words.count("(") == words.count(")")
+    cells = {cell for row in list_causes(report) for cell in row}
+    costs = COST.findall(text)
+    assert {f"{value} % {interval}" for value, interval in costs} <= cells | {
+        show_share(cause.saved_after_others_ratio) for cause in BESIDE[beside]
+    }  # fmt: skip
+    if "hidden" not in beside and len(costs) > 1:
+        assert float(costs[0][0]) == max(float(value) for value, _ in costs), text
+    assert text.lower().count("critical") == bool(listed and critical)
+    if beside == "late too":
+        assert max(map(len, show(report, 80).splitlines())) <= 80
 
 
 def test_the_parts_of_the_table_add_up_to_the_step() -> None:

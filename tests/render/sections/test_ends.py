@@ -49,3 +49,12 @@ def test_fault_39_a_stream_without_an_end_tells_whether_its_writer_lives(
     missing = tuple(rank for rank, info in infos.items() if not info["last_write"].writer_lives)
     assert report.coverage.ranks_missing == missing and not report.coverage.complete
     assert ("<td>running</td>" in render_html(report)) == (len(missing) < len(infos))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [("exit code 0", "exited with code 0"), ("the process ended inside a step", "ended inside a step")],
+)  # fmt: skip
+def test_a_rank_that_ends_by_itself_is_not_said_to_be_terminated(error: str, told: str) -> None:
+    report = analyze(make_run(infos={1: {"ended": "terminated", "error": error}}))
+    assert describe_ends(report) == [f"rank 1 {told} after step 3"]

@@ -76,7 +76,9 @@ def test_each_cost_in_the_sentence_is_the_one_in_the_table() -> None:
     report = make_report([late, make_cause(VerdictKind.COMMUNICATION, 4.0, alone=4.2, cause=Cause.NETWORK, joint_ns=7)])
     lines = show(report)
     text = " ".join(" ".join(lines).split())
-    assert "steps 12 % shorter (11 to 13 %). One more cause costs 4.0 % of a step: communication." in text
+    assert (
+        "steps 12 % shorter (11 to 13 %). One more cause costs 4.0 % of a step (3.6 to 4.4 %): communication." in text
+    )
     assert next(line for line in lines if line.startswith("slow rank")).rstrip().endswith("12 % (11 to 13 %)")
     assert next(line for line in lines if line.startswith("communication")).rstrip().endswith("4.0 % (3.6 to 4.4 %)")
     assert "fix last" not in text

@@ -167,7 +167,10 @@ def test_who_how_much_and_since_when(logged: Logged) -> None:
 def test_a_critical_verdict_is_one_alert(logged: Logged) -> None:
     ((title, text, level),) = logged.told.alerts
     assert (title, level) == ("simulated: critical: rank 5 (forward)", "ERROR")
-    assert text.startswith("critical: rank 5 is ") and "since step 25" in text
+    assert (
+        text.startswith("communication costs the most, 20 % of a step. Critical: rank 5 is ")
+        and "since step 25" in text
+    )
 
 
 def test_the_phases_of_a_point_add_up_to_the_step(logged: Logged) -> None:

@@ -1,0 +1,86 @@
+"""What to do next: what comes first is what costs most, or has a name that is worth it."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from distprof.analyze import analyze
+from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, Pattern, VerdictKind
+from tests.made_causes import make_cause, make_report
+from tests.made_modules import make_module_run
+from tests.render.sections.test_causes import make_late
+
+COMPUTE = "compare rank 3's clock rates, temperature and processes (distprof doctor)"
+WHICH = "; profile.level=modules shows which module it is"
+
+
+def advise(lost: float = 12.0, **changes: Any) -> str:
+    return describe_next(make_report([make_late(3, lost, **changes)]))
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_where_compute_is_slow_it_says_how_to_find_the_module(phase: str) -> None:
+    assert advise(phase=phase) == COMPUTE + WHICH
+    assert advise(phase=phase, first_step=30, whole=False) == COMPUTE + WHICH
+
+
+def test_only_where_modules_would_be_recorded_and_would_tell() -> None:
+    """They are timed in a few steps at the end: not while a rank is late now and then, or no more."""
+    assert advise(pattern=Pattern.INTERMITTENT) == COMPUTE
+    assert advise(last_step=30, whole=False) == COMPUTE
+    assert "module" not in advise(phase="data", cause=Cause.INPUT)
+    report = make_report([make_late(3, 12.0)])
+    assert describe_next(dataclasses.replace(report, modules=analyze(make_module_run()).modules)) == COMPUTE
+    ranks = tuple(dataclasses.replace(rank, source="trace") for rank in report.ranks)
+    activity: Any = SimpleNamespace(findings=())
+    assert describe_next(dataclasses.replace(report, ranks=ranks, activity=activity)) == COMPUTE
+
+
+def hide_data(report: Report) -> Report:
+    """As of ``for number in profiler.steps(range(1000))``, whose body gets a batch by a function of its own."""
+    phases = tuple(
+        dataclasses.replace(phase, share_ratio=1e-5) if phase.phase == "data" else phase for phase in report.phases
+    )
+    return dataclasses.replace(report, phases=phases, between=None)
+
+
+def test_a_loop_that_takes_its_batches_by_itself_learns_how_to_mark_that() -> None:
+    outside = make_report([make_late(3, 12.0, phase="other", cause=Cause.OUTSIDE)])
+    assert "late in every step: its time outside the recognised phases (other +20.0 ms); the other 7 " in (
+        describe_verdict(outside)
+    )
+    assert "profiler.phase" not in describe_next(outside)
+    hidden = hide_data(outside)
+    assert "its time outside the recognised phases (other +20.0 ms), perhaps getting its batches; the other 7 " in (
+        describe_verdict(hidden)
+    )
+    assert describe_next(hidden) == (
+        "look for code that only rank 3 runs outside the phases: logging, .item(), garbage collection; if a function "
+        'of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)'
+    )
+    unseen = tuple(phase for phase in hidden.phases if phase.phase != "forward")
+    unseen_forward = dataclasses.replace(hidden, phases=unseen)  # of a compiled function: that time is there too
+    assert "batches" not in describe_verdict(unseen_forward) + describe_next(unseen_forward)
+    between = hide_data(make_report([make_late(3, 12.0, phase="between steps", cause=Cause.BETWEEN)]))
+    assert describe_next(between).endswith(
+        '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)'
+    )
+
+
+def test_a_small_cause_with_a_name_does_not_hide_what_to_do_about_a_large_one() -> None:
+    saving = make_cause(VerdictKind.STALLS, 1.1, rank=0, phase="checkpoint", events=5)
+    moving, jitter = make_cause(VerdictKind.COMMUNICATION, 59.0), make_cause(VerdictKind.JITTER, 19.0)
+    assert describe_next(make_report([saving, jitter, moving])).startswith("overlap or shrink communication")
+    assert describe_next(make_report([saving, jitter])).startswith("look for what disturbs all ranks in turn")
+    assert describe_next(make_report([saving, make_cause(VerdictKind.JITTER, 1.0)])).startswith("look at what rank 0 ")
+    assert describe_next(make_report([make_late(3, 6.0), moving])).startswith("compare rank 3's")
+    stalls = make_cause(VerdictKind.STALLS, 30.0, events=5, phase="forward")
+    report = dataclasses.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
+    assert describe_next(report).startswith("look at what all ranks did in the steps that ")
