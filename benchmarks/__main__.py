@@ -10,6 +10,7 @@ from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
 from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
+from benchmarks.links.links_command import add_links, run_links
 from benchmarks.live.live_command import add_live, run_live
 from benchmarks.long import add_long, run_long
 from benchmarks.modules import add_modules, run_modules
@@ -22,6 +23,7 @@ from distprof.cli.parser import Parser, run_safely
 RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
+    "links": run_links,
     "device": run_device,
     "cost": run_cost,
     "report": run_report,
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
     subjects = parser.add_subparsers(dest="subject", required=True)
     add_simulated(subjects)
     add_live(subjects)
+    add_links(subjects)
     add_device(subjects)
     add_cost(subjects)
     add_traces(subjects)

@@ -7,21 +7,17 @@ another monotonic clock. A job is started by a launcher on each host, or by fork
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, enter, join_hosts, stop_processes
 from tests.faults.forked import Command, Started, start
 from tests.ranks import find_ports, make_environment, tell_rank
 
 RANKS_PER_HOST = 2
-ADDRESSES = ("10.199.77.1", "10.199.77.2")
-DEVICE = "veth0"
-"""The end of the cable, on either host."""
 TIMEOUT_S = 120.0
 
 
@@ -46,14 +42,14 @@ def launch_on_two_hosts(arguments: Sequence[str], tmp_path: Path, *, clock_ahead
         clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
     """
     folder = tmp_path / "run"
-    with _make_hosts(None) as names, contextlib.ExitStack() as stack:
+    with join_hosts(None) as names, contextlib.ExitStack() as stack:
         launchers = []
         for host, name in enumerate(names):
             shift = ["--time", "--monotonic", str(clock_ahead_s), "--fork"] if host and clock_ahead_s else []
-            command = [*_enter(name, host, shift), *_launch(host), *arguments, f"run_dir={folder}"]
+            command = [*enter(name, f"host-{'ab'[host]}", shift), *_launch(host), *arguments, f"run_dir={folder}"]
             launchers.append(_start(command, tmp_path / f"{host}.log"))
             stack.callback(launchers[-1].wait)
-            stack.callback(_stop_processes, name)
+            stack.callback(stop_processes, name)
         exits = tuple(launcher.wait(timeout=TIMEOUT_S) for launcher in launchers)
     outputs = tuple((tmp_path / f"{host}.log").read_text() for host in range(2))
     return TwoHostsJob(folder=folder, exits=exits, outputs=outputs)
@@ -63,22 +59,25 @@ def fork_on_two_hosts(
     arguments: Sequence[str],
     tmp_path: Path,
     *,
-    rate: str | None = None,
+    mbit_per_s: float | None = None,
+    same_name: bool = False,
     clock_ahead_s: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> TwoHostsJob:
-    """The same without launchers; ``rate``: the bandwidth limit of host b, in tc's format, such as "100mbit"."""
+    """The same without launchers; ``mbit_per_s``: the bandwidth limit of host b; ``same_name``: of both hosts."""
     folder = tmp_path / "run"
     (port,) = find_ports(1)
-    with _make_hosts(rate) as names, contextlib.ExitStack() as stack:
+    with join_hosts(mbit_per_s, both_ways=False) as names, contextlib.ExitStack() as stack:
         hosts: list[Started] = []
         for host, name in enumerate(names):
             ranks = [_tell_rank(host, local, port) for local in range(RANKS_PER_HOST)]
-            before = _BECOME_HOST.format(netns=f"/run/netns/{name}", host=f"host-{'ab'[host]}", ranks=ranks,
-                                         ahead_s=clock_ahead_s if host else 0)  # fmt: skip
+            before = _BECOME_HOST.format(
+                netns=f"/run/netns/{name}", host="host-a" if same_name else f"host-{'ab'[host]}", ranks=ranks,
+                ahead_s=clock_ahead_s if host else 0,
+            )  # fmt: skip
             command = Command(arguments=[*arguments, f"run_dir={folder}"], before=before)
             hosts += start(command, cwd=tmp_path)
-            stack.callback(_stop_processes, name)
+            stack.callback(stop_processes, name)
         outputs = tuple("".join(each.communicate(timeout_s)) for each in hosts)
     return TwoHostsJob(folder=folder, exits=tuple(each.returncode or 0 for each in hosts), outputs=outputs)
 
@@ -113,32 +112,6 @@ def _tell_rank(host: int, local: int, port: int) -> dict[str, str]:
     return {**told, **here, "GLOO_SOCKET_IFNAME": DEVICE}
 
 
-@contextlib.contextmanager
-def _make_hosts(rate: str | None) -> Iterator[tuple[str, str]]:
-    """The names of two network namespaces, which are deleted afterwards."""
-    first, second = names = f"distprof-{os.getpid()}-a", f"distprof-{os.getpid()}-b"
-    with contextlib.ExitStack() as stack:
-        for name in names:
-            _do("ip", "netns", "add", name)
-            stack.callback(_do, "ip", "netns", "delete", name)
-        _do("ip", "-n", first, "link", "add", DEVICE, "type", "veth", "peer", "name", DEVICE, "netns", second)
-        for name, address in zip(names, ADDRESSES, strict=True):
-            _do("ip", "-n", name, "address", "add", f"{address}/24", "dev", DEVICE)
-            for device in ("lo", DEVICE):
-                _do("ip", "-n", name, "link", "set", device, "up")
-        if rate is not None:
-            # What may pass at once is worth 10 ms of 100mbit, or a timer that is late on a busy machine slows the link.
-            limit = ("tbf", "rate", rate, "burst", "1mbit", "latency", "400ms")
-            _do("tc", "-n", second, "qdisc", "add", "dev", DEVICE, "root", *limit)
-        yield names
-
-
-def _enter(name: str, host: int, shift: Sequence[str]) -> list[str]:
-    """Starts a command on a host with a name of its own."""
-    rename = f'echo host-{"ab"[host]} > /proc/sys/kernel/hostname && exec "$@"'
-    return ["ip", "netns", "exec", name, "unshare", "--uts", *shift, "sh", "-c", rename, "sh"]
-
-
 def _launch(host: int) -> list[str]:
     places = ["--nnodes", "2", "--node-rank", str(host), "--nproc-per-node", str(RANKS_PER_HOST)]
     meeting = ["--master-addr", ADDRESSES[0], "--master-port", "29500"]
@@ -151,16 +124,3 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
-
-
-def _stop_processes(name: str) -> None:
-    """Ends what still runs on a host; after a finished job, nothing does."""
-    for pid in _do("ip", "netns", "pids", name).split():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
-
-
-def _do(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-    return done.stdout

@@ -203,7 +203,7 @@ def _slow_links(job: SimulatedJob, program: Program, drawn: Drawn, factors: Mapp
         for members in _list_members(job, op.partition) if factors else ():
             touched = set(hosts[members].tolist())
             slow = max((factors.get(host, 1.0) for host in touched), default=1.0) if len(touched) > 1 else 1.0
-            transfer_ns[members, job.slow_from_step :, index] *= slow
+            transfer_ns[members, job.slow_from_step :, index] *= job.scale_transfer(slow)
     return transfer_ns
 
 

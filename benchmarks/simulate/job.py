@@ -136,6 +136,9 @@ class SimulatedJob:
     stops: tuple[Stop, ...] = ()
     slow_hosts: Mapping[int, float] = field(default_factory=dict)
     """By host, the factor by which everything that crosses its link is slower."""
+    link_share_ratio: float = 1.0
+    """Share of a transfer across a healthy link that its bytes need there, and that a slow link makes longer. The rest$
+    the hosts', and stays as it is."""
     slow_from_step: int = 0
     """The first step in which those links are slow."""
     link_bytes_per_s: float = 10e9
@@ -151,6 +154,10 @@ class SimulatedJob:
     """Which scheduler plays the job: see `benchmarks.simulate.schedule` and `benchmarks.simulate.shared_schedule`."""
     latency_ns: float = 20_000.0
     """By the shared rules only: how long a message is on its way, and mean delay in waking up a rank."""
+
+    def scale_transfer(self, factor: float) -> float:
+        """How many times as long a transfer takes across a link that is slower by a factor."""
+        return 1 + self.link_share_ratio * (factor - 1)
 
     def __post_init__(self) -> None:
         """Refuses impossible jobs.

@@ -96,7 +96,8 @@ class Network:
         hosts = [self._hosts[rank] for rank in members]
         factors = self._work.find_factors(step)
         work_ns = [
-            base_ns * max(factors.get(here, 1.0), factors.get(there, 1.0)) if here != there else base_ns
+            base_ns
+            * self._job.scale_transfer(max(factors.get(here, 1.0), factors.get(there, 1.0)) if here != there else 1)
             for here, there in zip(hosts, [*hosts[1:], hosts[0]], strict=True)
         ]
         around = size - 1 if op.kind in WHOLE else size // 2

@@ -49,12 +49,13 @@ def look_at_writer(descriptor: int, header: Mapping[str, Any]) -> LastWrite:
     """
     info = header.get("info")
     host = info.get("host") if isinstance(info, dict) else None
+    name = host.partition(" ")[0] if isinstance(host, str) else None  # several hosts of one name have numbers behind it
     written_s = min(max(os.fstat(descriptor).st_mtime, 0.0), _LATEST_S)
     lives = is_held(descriptor) if header.get("held") is True else None
     return LastWrite(
         at_utc=datetime.fromtimestamp(int(written_s), UTC).isoformat(),
         ago_s=round(max(time.time() - written_s, 0.0), 3),
-        writer_lives=None if lives is False and host != socket.gethostname() else lives,
+        writer_lives=None if lives is False and name != socket.gethostname() else lives,
     )
 
 

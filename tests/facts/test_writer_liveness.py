@@ -43,6 +43,7 @@ def test_a_writer_lives_until_it_dies_even_if_its_children_go_on(tmp_path: Path)
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert look(path).writer_lives is False
+        assert look(path, host=f"{socket.gethostname()} (2)").writer_lives is False  # of several hosts of this name
         assert look(path, host="elsewhere").writer_lives is None  # its locks may not reach us
     finally:
         process.stdin.close()

@@ -1,7 +1,7 @@
-"""How fast is each link by its probes at both ends of the job, against the others and against its own past?
+"""How fast is each link by its probes at both ends of the job: against the others, its own past, and gigabit Ethernet?
 
 A probe may be disturbed by other work on the network. Two that agree, at both ends of the job, are believed where one
-would not be; and how much the readings of the other links differ between the ends tells what a reading is worth.
+would not be; and how much readings of the same link and of links that are alike differ tells what a reading is worth.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.significance import t_quantile
 from distprof.facts.run import LinkReading
 
 GIGABIT_BYTES_PER_S = 125e6 * 1448 / 1538
 """What TCP carries over gigabit Ethernet (IEEE 802.3ab): of the 1,538 bytes that a full frame takes on the wire, 1,448
-are data. What a job's only link is compared with."""
+are data. What every link of gloo is compared with: any network carries as much today. Links of NCCL differ too much:
+one that is slow for its kind may be faster than another."""
 SHORT_RATIO = 0.8
 """Of gigabit Ethernet; a probe of a healthy link reads a few percent too little."""
 ONCE_RATIO = 0.5
@@ -24,9 +26,13 @@ ONCE_RATIO = 0.5
 TWICE_RATIO = 0.75
 """... and one that was probed at both ends of the job, if both readings are below this. A link has become slow if its
 reading has fallen below this share of what it was."""
+ALPHA = 0.005
+"""That some link of a job is named although all are alike, where readings err log-normally."""
+MIN_DEGREES = 3
+"""Of freedom, of an estimated error."""
 NOISE_FACTOR = 3.0
-"""By so many times what the others' readings differ between both ends (median, of the logarithms), a link must be
-slower than they are, or have become so."""
+"""By so many times what the others' readings differ between both ends (median, of the logarithms), a link must have
+become slower than they have."""
 MIN_OTHERS = 2
 """Readings to compare with."""
 
@@ -54,12 +60,12 @@ class SlowLink:
     """A link that is slower than it should be."""
 
     hosts: tuple[str, ...]
-    """The host behind it or, of a job's only link, both ends."""
+    """The host behind it; of a job's only link both ends; of a network that is slow everywhere all hosts."""
     far: str
     """The host at its end that is not rank 0's."""
     bytes_per_s: float
     usual_bytes_per_s: float
-    """What it is compared with."""
+    """What it is compared with: the other links, or gigabit Ethernet."""
 
 
 def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
@@ -80,12 +86,8 @@ def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
 def list_slow(speeds: LinkSpeeds) -> list[SlowLink]:
     """The links that were slow whenever they were probed, the slowest first."""
     hosts = [*dict.fromkeys([*speeds.first, *speeds.last])]
-    found = (
-        [_detect_slow_link(speeds, hosts, far) for far in hosts]
-        if len(hosts) > 1
-        else [_detect_slow_only_link(speeds, hosts)]
-    )
-    return sorted((link for link in found if link is not None), key=lambda link: link.bytes_per_s)
+    found = [link for far in hosts if (link := _detect_slow_link(speeds, hosts, far)) is not None]
+    return sorted(found or _list_below_gigabit(speeds, hosts), key=lambda link: link.bytes_per_s)
 
 
 def list_slowed(speeds: LinkSpeeds) -> list[SlowLink]:
@@ -121,7 +123,7 @@ def compute_repaired_speed(link: SlowLink, crossed: Sequence[SlowLink]) -> float
 
 
 def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> SlowLink | None:
-    """The link if every reading of it is slow against the others' at that time."""
+    """The link if every reading of it is slow against the others' at that time, beyond chance."""
     rounds = [found for found in (speeds.first, speeds.last) if far in found]
     compared = [[other for other in found if other != far] for found in rounds]
     if min(map(len, compared)) < MIN_OTHERS:
@@ -130,22 +132,59 @@ def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> Slo
     limit = ONCE_RATIO if len(rounds) == 1 else TWICE_RATIO
     if any(found[far] >= limit * speed for found, speed in zip(rounds, usual, strict=True)):
         return None
-    past = speeds.compute_change_ratios()
-    noise = _estimate_noise(past, [other for other in past if other != far]) if len(rounds) == 2 else 0.0
-    mean, usual_mean = _average([found[far] for found in rounds]), _average(usual)
-    if np.log(usual_mean / mean) <= NOISE_FACTOR * noise:
+    if not is_beyond_chance(speeds, far, [other for other in hosts if other != far]):
         return None
+    mean, usual_mean = _average([found[far] for found in rounds]), _average(usual)
     return SlowLink(hosts=(far,), far=far, bytes_per_s=mean, usual_bytes_per_s=usual_mean)
 
 
-def _detect_slow_only_link(speeds: LinkSpeeds, hosts: Sequence[str]) -> SlowLink | None:
-    """A job's only link if no reading of it comes near what any network of gloo's carries today. Those of NCCL differ
-    too much: one that is slow for its kind may be faster than another."""
-    known = [found[far] for far in hosts for found in (speeds.first, speeds.last) if far in found]
-    if not known or speeds.near is None or speeds.network != "gloo" or max(known) >= SHORT_RATIO * GIGABIT_BYTES_PER_S:
-        return None
-    far, speed = hosts[0], _average(known)
-    return SlowLink(hosts=(speeds.near, far), far=far, bytes_per_s=speed, usual_bytes_per_s=GIGABIT_BYTES_PER_S)
+def is_beyond_chance(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> bool:
+    """Whether the readings of a link are lower than those of the others by more than readings differ: Student's t.
+
+    The error of a reading is estimated from how links differ between both ends, apart from what happened to all of
+    them, and from how the others differ from each other, without those that are slow as well. Logarithms of readings
+    are taken to be normal and independent, with one variance; the level is corrected for the number of links. Of a few
+    links that were probed once the error is not known, and what is slow below `ONCE_RATIO` is believed.
+    """
+    changes = np.log([*speeds.compute_change_ratios().values()])
+    change = float(changes.mean()) if len(changes) else 0.0
+    rounds = ((speeds.first, change / 2), (speeds.last, -change / 2))
+    readings = {
+        host: [float(np.log(found[host])) + moved for found, moved in rounds if host in found]
+        for host in (far, *others)
+    }  # fmt: skip
+    means = {host: float(np.mean(own)) for host, own in readings.items()}
+    low = np.median([means[other] for other in others]) + np.log(TWICE_RATIO)
+    alike = [other for other in others if means[other] >= low]
+    alike = alike if len(alike) >= MIN_OTHERS else [*others]
+    compared = np.concatenate([readings[other] for other in alike])
+    usual = float(compared.mean())
+    twice = [own for own in readings.values() if len(own) == 2]
+    squares = sum((first - last) ** 2 / 2 for first, last in twice)
+    squares += sum(len(readings[other]) * (means[other] - usual) ** 2 for other in alike)
+    degrees_of_freedom = max(len(twice) - 1, 0) + len(alike) - 1
+    if degrees_of_freedom < MIN_DEGREES:
+        return True
+    error = np.sqrt(squares / degrees_of_freedom * (1 / len(readings[far]) + 1 / len(compared)))
+    return bool(usual - means[far] > t_quantile(ALPHA / (1 + len(others)), degrees_of_freedom) * error)
+
+
+def _list_below_gigabit(speeds: LinkSpeeds, hosts: Sequence[str]) -> list[SlowLink]:
+    """The links of gloo of which no reading comes near gigabit Ethernet; where none does, the network of all hosts.
+
+    A link carries what its better reading says: the other one may have been disturbed, by the training itself too.
+    """
+    if speeds.near is None or speeds.network != "gloo":
+        return []
+    best = {far: max(found[far] for found in (speeds.first, speeds.last) if far in found) for far in hosts}
+    short = {far: speed for far, speed in best.items() if speed < SHORT_RATIO * GIGABIT_BYTES_PER_S}
+    ends: dict[tuple[str, ...], str] = {(far,): far for far in short}
+    if short and len(short) == len(hosts):
+        ends = {(speeds.near, *hosts): min(short, key=short.__getitem__)}
+    return [
+        SlowLink(hosts=names, far=far, bytes_per_s=short[far], usual_bytes_per_s=GIGABIT_BYTES_PER_S)
+        for names, far in ends.items()
+    ]
 
 
 def _median_of_hosts(values: Mapping[str, float], hosts: Iterable[str]) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.links.link_speeds import (
+    GIGABIT_BYTES_PER_S,
     LinkSpeeds,
     SlowLink,
     compute_repaired_speed,
@@ -40,9 +41,10 @@ from distprof.analyze.stats.statistics import fast_median, midmean
 from distprof.facts.run import Clock, FloatArray
 from distprof.report.wait_report import VerdictKind
 
-SATURATED_RATIO = 0.5
+SATURATED_RATIO = 0.25
 """Of the time that transfers across a link take: the least that their bytes must need at its probed speed. A ring moves
-the least data that any algorithm can; gloo's reduce-scatter moves twice as much."""
+the least data that any algorithm can, gloo's reduce-scatter moves twice as much, and hosts take time of their own: what
+the bytes do not need stays when the link is repaired."""
 TOGETHER_RATIO = 0.1
 """Of what transfers take too long: the least that ranks must come to closer together than by as much. Where they arrive
 further apart all the time, a transfer may be a wait that was not seen as one."""
@@ -78,7 +80,7 @@ def detect_slow_links(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
 
 
 def _is_limited(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink) -> bool:
-    """Whether the steps agree with the probe: they go no faster, and their bytes explain most of the time they take.
+    """Whether the steps agree with the probe: they go no faster, and their bytes explain some of the time they take.
 
     What they go faster than lies midway between what the probe reads and what others do, as ratios go.
     """
@@ -101,8 +103,8 @@ def _make_candidate(
         reason = "collectives over it move data at less than three quarters of the speed of those of other hosts"
     else:
         needed_ns = count_link_bytes(traffic, link.far) / link.bytes_per_s * 1e9
-        if len(hosts) > 1:
-            reason = "it carries less than gigabit Ethernet does"
+        if link.usual_bytes_per_s == GIGABIT_BYTES_PER_S:
+            reason = f"it carries {link.bytes_per_s / 1e6:.3g} MB/s, less than gigabit Ethernet"
         elif hosts[0] in speeds.compute_change_ratios():
             reason = "at both ends of the job it carries less than three quarters of what the other links do"
         else:

@@ -36,6 +36,7 @@ from distprof.record.gather.gather import Exchange, GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
+from distprof.record.hosts.clock_sync import name_host
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import Peers, StallWatch, read_timeout_s
@@ -296,7 +297,8 @@ class Job:
         context, plan, world = self._context, self._plan, self._context.world
         own, meeting = self._connect()
         folder, self._run_id = agree_on_folder(world, plan, own)
-        info = describe_rank(world, plan.precision, plan.hardware, own, self._peak)
+        named = replace(world, host=name_host(world.host, group=own))
+        info = describe_rank(named, plan.precision, plan.hardware, own, self._peak)
         meta = describe_run(world, plan, self._run_id)
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
         opened = OpenRankContext(
@@ -334,7 +336,8 @@ class Job:
     def _watch_stalls(self, opened: OpenRankContext) -> None:
         """Has this rank write where it stands if it waits for others for too long, or for one that has died."""
         rank, recorder, step_writer, streams = opened.world.rank, self._recorder, self._step_writer, opened.streams
-        others = [each.rank for each in streams.ranks if each.host == opened.world.host and each.rank != rank]
+        here = streams.ranks[rank].host
+        others = [each.rank for each in streams.ranks if each.host == here and each.rank != rank]
         peers = Peers({other: rank_path(opened.folder, other) for other in others if other not in streams.apart})
         lock_watch = watch_gil(streams.own.path, self._thread)
         watch = StallWatch(

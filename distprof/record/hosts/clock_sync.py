@@ -48,6 +48,22 @@ def identify_host() -> str:
     return "/".join((_read_boot_id() or "", _read_namespace("net") or "", socket.gethostname()))
 
 
+def name_host(name: str, *, group: dist.ProcessGroup | None, host: str | None = None) -> str:
+    """What to call this rank's host: its name or, where other hosts of the job have the same, its name and a number.
+
+    Containers and virtual machines of one image often all have the same name. Collective.
+
+    Args:
+        name: What the host calls itself.
+        group: All ranks, over gloo. None: there is one rank.
+        host: Identifies this rank's host. None: see `identify_host`.
+    """
+    host = identify_host() if host is None else host
+    told = [json.loads(text) for text in collect_texts(json.dumps([name, host]), group=group)]
+    alike = [*dict.fromkeys(other for called, other in told if called == name)]
+    return name if len(alike) == 1 else f"{name} ({1 + alike.index(host)})"
+
+
 def read_clocks(
     group: dist.ProcessGroup, *, clock: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
 ) -> tuple[ClockReading, ...]:

@@ -22,6 +22,9 @@ from distprof.world import collect_texts
 HOST_SMALL_BYTES, HOST_LARGE_BYTES = 256 * 2**10, 4 * 2**20
 HOST_QUICK_NS = 20_000_000
 """A link that moves the small message faster than this gets the large one too: the time was mostly latency."""
+HOST_LONG_NS = 200_000_000
+"""A link that moves it faster than this moves a larger message as well, which takes about so long: switches and limits
+let so much pass at once that a short message looks faster than a link is."""
 NUM_TRANSFERS = 3
 
 DEVICE_SMALL_BYTES, DEVICE_LARGE_BYTES = 2**20, 16 * 2**20
@@ -45,7 +48,8 @@ def probe_links(
     Every rank gets the readings; ranks of a host share them.
 
     The best of three transfers counts each way, and of the two ways the slower one. The time includes one small
-    message, so a very fast link is measured as too slow, never as too fast.
+    message, so a very fast link is measured as too slow, never as too fast. Of a slow one it is what a larger message
+    takes beyond the small one, so that what passes at once and how long a message is on its way do not count.
 
     Args:
         group: All ranks, over gloo; nothing else uses it meanwhile.
@@ -84,11 +88,23 @@ class _Prober:
     def probe(self) -> float | None:
         """Bytes per second of the slower way. None: there was no time."""
         buffer = torch.zeros(HOST_LARGE_BYTES, dtype=torch.uint8)
-        used, slower_ns = HOST_SMALL_BYTES, self._transfer(buffer[:HOST_SMALL_BYTES])
-        if slower_ns is not None and slower_ns < HOST_QUICK_NS:
-            used, slower_ns = HOST_LARGE_BYTES, self._transfer(buffer)
+        small_ns = self._transfer(buffer[:HOST_SMALL_BYTES])
+        found = None
+        if small_ns is not None and small_ns < HOST_QUICK_NS:
+            large_ns = self._transfer(buffer)
+            found = None if large_ns is None else HOST_LARGE_BYTES * 1e9 / max(large_ns, 1)
+        elif small_ns is not None:
+            found = self._probe_slow(buffer, small_ns)
         self._send(torch.zeros(1, dtype=torch.int64))
-        return None if slower_ns is None else used * 1e9 / max(slower_ns, 1)
+        return found
+
+    def _probe_slow(self, buffer: torch.Tensor, small_ns: int) -> float:
+        """Bytes per second of a link on which the small message took so long."""
+        more_bytes = min(HOST_SMALL_BYTES * max(1, HOST_LONG_NS // small_ns), HOST_LARGE_BYTES - HOST_SMALL_BYTES)
+        longer_ns = self._transfer(buffer[: HOST_SMALL_BYTES + more_bytes]) if small_ns < HOST_LONG_NS else None
+        if longer_ns is None or longer_ns <= small_ns:
+            return HOST_SMALL_BYTES * 1e9 / small_ns
+        return more_bytes * 1e9 / (longer_ns - small_ns)
 
     def _transfer(self, buffer: torch.Tensor) -> int | None:
         """Moves the buffer both ways several times; returns the best time of the slower way, ns. None: there was no

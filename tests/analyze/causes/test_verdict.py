@@ -106,7 +106,7 @@ def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
     assert verdict.hosts == ("host-0", "host-1")
     # four buckets of 7 MB, twice 7/8 of each through a rank's end of the ring, at a hundredth of 5 GB/s
     assert verdict.needed_ns == pytest.approx(4 * 7e6 * 2 * 7 / 8 / 50e6 * 1e9)
-    assert verdict.reason == "it carries less than gigabit Ethernet does"
+    assert verdict.reason == "it carries 50 MB/s, less than gigabit Ethernet"
 
 
 def test_with_a_rank_missing_no_link_is_blamed() -> None:

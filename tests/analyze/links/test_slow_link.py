@@ -150,8 +150,32 @@ def test_the_only_link_is_compared_with_gigabit_ethernet() -> None:
     assert candidate.counterfactual.transfer_ns == pytest.approx(0.8 * cycles.transfer_ns, rel=0.01)
     needed_ns = candidate.needed_ns
     assert needed_ns == pytest.approx(4 * 168_000 * 2 * 7 / 8 / (GIGABIT_BYTES_PER_S / 5) * 1e9)
-    assert candidate.reason == "it carries less than gigabit Ethernet does"
+    assert candidate.reason == "it carries 23.5 MB/s, less than gigabit Ethernet"
     assert find(set_readings(measured_steps.run, 0.85 * GIGABIT_BYTES_PER_S)) == []
+
+
+def test_a_network_that_is_slow_everywhere_is_named_by_all_its_hosts() -> None:
+    """Three hosts whose links carry 30 and 25 MB/s, of which the slower one sets the pace."""
+    run = simulate_run(dataclasses.replace(TWO, num_ranks=12))
+    (candidate,) = find(set_readings(run, 30e6, 25e6))
+    assert candidate.hosts == ("host-0", "host-1", "host-2")
+    assert candidate.reason == "it carries 25 MB/s, less than gigabit Ethernet"
+    (candidate,) = find(set_readings(run, 10e9, 25e6))
+    assert candidate.hosts == ("host-2",)
+    assert find(set_readings(run, 10e9, 10e9)) == []
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
+def test_a_link_is_named_where_hosts_take_more_of_the_transfers_than_it_does(strategy: Strategy) -> None:
+    """On a usual link the bytes need a sixth of a transfer; where they need four times as long, four of nine parts."""
+    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, link_share_ratio=1 / 6, transfer_ns=30 * MS))
+    measured_steps, cycles = measure(simulate_run(job))
+    _, healthy = measure(simulate_run(dataclasses.replace(job, slow_hosts={})))
+    (candidate,) = find((measured_steps, cycles))
+    assert candidate.hosts == ("host-2",)
+    true_ns = float(cycles.cycle_ns.mean() - healthy.cycle_ns.mean())
+    saved_ns = float((cycles.cycle_ns - replay_without(cycles, [candidate.counterfactual])).mean())
+    assert saved_ns == pytest.approx(true_ns, rel=0.05)
 
 
 def test_a_probe_says_nothing_of_the_network_of_another_backend() -> None:

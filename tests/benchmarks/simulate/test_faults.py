@@ -138,9 +138,12 @@ def test_a_batch_fetched_between_steps_stands_there() -> None:
     assert (run.column("between_data_host_ns")[:, 1:] == 6 * MS).all()
 
 
-def test_only_groups_that_cross_a_slow_link_are_slower() -> None:
-    """HSDP: shards of two ranks on one host each; the replicas' all-reduces cross hosts."""
+@pytest.mark.parametrize(("share_ratio", "slower"), [(1.0, 3.0), (0.25, 1.5)])
+def test_only_groups_that_cross_a_slow_link_are_slower(share_ratio: float, slower: float) -> None:
+    """HSDP: shards of two ranks on one host each; the replicas' all-reduces cross hosts. What hosts take of a transfer
+    stays: a quarter three times as long is half as long again."""
     job = replace(PLAIN, strategy="hsdp", ranks_per_host=2, slow_hosts={1: 3.0}, slow_from_step=3)
+    job = replace(job, link_share_ratio=share_ratio)
     program = write_program(job)
     drawn = draw(job, program, np.random.default_rng(1), np.random.default_rng(2))
     load = assemble(job, program, drawn, list_faults(job))
@@ -148,6 +151,6 @@ def test_only_groups_that_cross_a_slow_link_are_slower() -> None:
     factors = load.transfer_ns / healthy.transfer_ns
     assert factors[:, :3].max() == 1  # not slow yet
     names = [op.partition for op in program if hasattr(op, "partition")]
-    expected = {"shard": 1.0, "replica": 3.0, "world": 3.0}
+    expected = {"shard": 1.0, "replica": slower, "world": slower}
     for index, name in enumerate(names):
         assert np.allclose(factors[:, 3:, index], expected[name])

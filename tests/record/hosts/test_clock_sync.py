@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from distprof.record.hosts import clock_sync as module
 from distprof.record.hosts import link_probe
-from distprof.record.hosts.clock_sync import combine_rounds, identify_clock, identify_host, read_clocks
+from distprof.record.hosts.clock_sync import combine_rounds, identify_clock, identify_host, name_host, read_clocks
 from distprof.record.hosts.link_probe import probe_links
 from distprof.world import World, collect_texts
 from tests.ranks import call_on_ranks
@@ -124,6 +124,37 @@ def probe_in_a_limited_time(world: World) -> None:
         link_probe.time = time
 
 
+class Cable:
+    """Instead of a group: so much passes at once, and the rest as fast as the cable is. It has the clock."""
+
+    def __init__(self, bytes_per_s: float, burst_bytes: int) -> None:
+        self._bytes_per_s, self._burst_bytes, self.now_ns, self.sent_bytes = bytes_per_s, burst_bytes, 0, 0
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> SimpleNamespace:
+        self.sent_bytes += tensors[0].nbytes
+        self.now_ns += round(max(tensors[0].nbytes - self._burst_bytes, 0) / self._bytes_per_s * 1e9)
+        return SimpleNamespace(wait=lambda *limit: True)
+
+    recv = send
+
+
+@pytest.mark.parametrize(("mbit_per_s", "most_s"), [(1, 15), (10, 3), (50, 3), (90, 3), (500, 0.5)])
+def test_what_passes_at_once_does_not_make_a_slow_link_look_fast(mbit_per_s: float, most_s: float) -> None:
+    """As of token buckets in switches and clouds: 125 kB are half of the small message."""
+    cable = Cable(mbit_per_s * 1e6 / 8, burst_bytes=125_000)
+    prober = link_probe._Prober(cast(Any, cable), 1, lambda: cable.now_ns, None, None)
+    read = prober.probe()
+    assert read is not None and read / (mbit_per_s * 1e6 / 8) == pytest.approx(1, abs=0.04 if mbit_per_s > 1 else 1)
+    assert cable.now_ns < most_s * S and cable.sent_bytes < 28 * 2**20
+
+
+def name_hosts(world: World) -> None:
+    """Ranks 0 and 2 are on one host, ranks 1 and 3 on two others, of which one has the same name."""
+    name, host = ("image", "image", "image", "other")[world.rank], "abac"[world.rank]
+    found = name_host(name, group=cast(Any, dist.new_group(backend="gloo")), host=host)
+    assert found == ("image (1)", "image (2)", "image (1)", "other")[world.rank]
+
+
 def ask_a_stopped_rank(world: World) -> None:
     """The other ranks take part and then say no more."""
     group = dist.new_group(backend="gloo")
@@ -136,6 +167,7 @@ def ask_a_stopped_rank(world: World) -> None:
 
 
 def measure_everything(world: World, seen: str) -> None:
+    name_hosts(world)
     read_one_host(world)
     probe_three_hosts(world, seen)
     read_three_clocks(world)
