@@ -58,7 +58,7 @@ def remove_common_slowdown(cycles: SyncCycles, unexplained: Unexplained) -> tupl
     explained_ns = explain_by_speed([item.own_ns for item in segments], [item.code for item in segments], alpha)
     if explained_ns is None:
         return [], dataclasses.replace(unexplained, segments=None)
-    phase_ns = unexplained.phase_ns.copy()
+    phase_ns = np.copy(unexplained.phase_ns)
     left = []
     for segment, taken_ns in zip(segments, explained_ns, strict=True):
         phase_ns[:, :, segment.code] -= taken_ns

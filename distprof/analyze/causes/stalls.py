@@ -87,7 +87,8 @@ def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> lis
 def _list_unrecorded(measured_steps: MeasuredSteps) -> list[Stall]:
     """Those of shadow steps: they have no phases, and are in no other figure."""
     run = measured_steps.run
-    costs = read_costs(run.rows[measured_steps.present], choose_clock(run))
+    present = measured_steps.present
+    costs = read_costs(run.rows if present.all() else run.rows[present], choose_clock(run))  # a copy is large
     compared = np.flatnonzero(costs.shadow | costs.plain)
     if len(compared) < MIN_CYCLES or not costs.plain.any():
         return []

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.statistics import choose_blocks
 from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Part, Phase, Run
 
-MAX_CELLS = 1_250_000
-"""Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
+MAX_CELLS = 10_000_000
+"""Largest ranks x steps x collectives that are analysed; of larger runs, blocks of neighbouring steps are."""
 
 ROUNDED_NS = 1.0
 """Differences of times on one clock up to this are none."""
@@ -73,8 +74,8 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     first, orders = found[0], [item for item in found if item is not None]
     if first is None or len(orders) < len(found) or any(other.shape != first.shape for other in orders):
         return None
-    shape = (len(positions), len(steps), len(first.order))
-    arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
+    shape = (len(first.order), len(positions), len(steps))
+    arrival_ns, end_ns, exposed_ns = (np.moveaxis(np.empty(shape), 0, 2) for _ in range(3))  # one collective at a time
     for row, item in enumerate(orders):
         for index, (number, member, column) in enumerate(item.order):
             table = tables[number]
@@ -127,8 +128,8 @@ def list_steps(
 ) -> tuple[list[Collectives], IntArray]:
     """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
 
-    Where these are too many, every n-th of them. A group that is used now and then, as for a barrier before a
-    checkpoint, so costs the steps that it is used in, and not all others.
+    Where these are too many, blocks of them. A group that is used now and then, as for a barrier before a checkpoint,
+    so costs the steps that it is used in, and not all others.
     """
     chosen = choose_tables(measured_steps, clock)
     counts = [int(measured_steps.counted[table.steps].sum()) for table in chosen]
@@ -143,8 +144,7 @@ def list_steps(
     widths = np.zeros(len(measured_steps.present), dtype=np.int64)
     for table in tables:
         widths[table.ranks] += len(table.kinds)
-    every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
-    return tables, steps[:: max(every, 1)]
+    return tables, steps[choose_blocks(len(steps), MAX_CELLS // (num_ranks * int(widths.max(initial=1))))]
 
 
 def _sort_by_arrival(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:

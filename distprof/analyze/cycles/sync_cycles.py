@@ -140,12 +140,14 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
 
 
 def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
-    """Some of the cycles, by index."""
+    """Some of the cycles, by index, ascending; neighbours are not copied."""
+    first, end = (int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else (0, 0)
+    where = slice(first, end) if end - first == len(chosen) else chosen
     return dataclasses.replace(
-        cycles, steps=cycles.steps[chosen], work_ns=cycles.work_ns[:, chosen], blocked_ns=cycles.blocked_ns[:, chosen],
-        transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
-        phase_ns=cycles.phase_ns[:, chosen], absent=None if cycles.absent is None else cycles.absent[chosen],
-        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: ahead_ns[chosen]),
+        cycles, steps=cycles.steps[where], work_ns=cycles.work_ns[:, where], blocked_ns=cycles.blocked_ns[:, where],
+        transfer_ns=cycles.transfer_ns[:, where], start_ns=cycles.start_ns[:, where],
+        phase_ns=cycles.phase_ns[:, where], absent=None if cycles.absent is None else cycles.absent[where],
+        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: ahead_ns[where]),
     )  # fmt: skip
 
 
@@ -258,6 +260,21 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
         start_ns=np.zeros_like(own_ns), work_ns=own_ns[:, :, None], blocked_ns=blocked_ns[:, :, None],
         transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
     )  # fmt: skip
+
+
+def read_all_parts(measured_steps: MeasuredSteps, cycles: SyncCycles) -> tuple[IntArray, FloatArray]:
+    """Own time by part in all counted steps, of which the cycles may be some: rows are there of each.
+
+    Returns:
+        Positions on axis 1 of ``Run.rows``; and ns, ``[num_ranks, num_steps, len(OWN_PARTS)]``.
+    """
+    steps = np.flatnonzero(measured_steps.counted)
+    before = _list_predecessors(measured_steps, steps)
+    between = read_between(measured_steps, cycles.positions, steps, before, cycles.clock)
+    last = cycles.issued[-1] if cycles.issued else Phase.BACKWARD
+    return steps, take_parts(
+        measured_steps, cycles.clock, cycles.positions, steps, before, last=last, tail_ns=None, between=between
+    )
 
 
 def _list_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:

@@ -28,7 +28,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import Report
-from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
+from distprof.report.wait_report import Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport, is_sample
 
 TEXT_LIMIT = 300
 MAX_GROUPS = 4
@@ -41,14 +41,21 @@ LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence on the largest cause, and one that counts the others; empty for a job of one rank and for traces
-    without steps."""
+    """One sentence on the largest cause, one that counts the others, and one on the steps that this is based on, if
+    these are not all; empty for a job of one rank and for traces without steps."""
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
-    others = count_others(report)
     mark = "critical: " if verdict.critical else ""
-    return f"{mark}{_describe_largest(report)}" + (f". {others}." if others else "")
+    found = [f"{mark}{_describe_largest(report)}", count_others(report), _describe_basis(report)]
+    return found[0] if not any(found[1:]) else " ".join(f"{text}." for text in found if text)
+
+
+def _describe_basis(report: Report) -> str:
+    used, measured = report.verdict.steps_used, report.coverage.steps_measured
+    if report.verdict.lost_ratio is None or not is_sample(used, measured):
+        return ""
+    return f"This is based on {used:,} of {measured:,} measured steps"
 
 
 def _describe_largest(report: Report) -> str:
@@ -102,6 +109,8 @@ def _format_steps(report: Report, verdict: Verdict) -> str:
     often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
+        verdict_cause = look_up_verdict_cause(report)
+        often = ("" if verdict_cause is None else format_period(verdict_cause)) or often
     return f"{often}{_format_cause_when(report)}"
 
 
@@ -156,7 +165,9 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
     if verdict_cause is not None and verdict_cause.events is not None:
         alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
         steps = "step" if one else "steps"
-        start = f"{verdict_cause.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        measured = report.coverage.steps_measured
+        count = measured if is_sample(verdict.steps_used, measured) else verdict.steps_used
+        start = f"{verdict_cause.events:,} {steps} of {count:,} {'is' if one else 'are'} far longer"
         start += f" (step {verdict_cause.first_step:,})" if one else ""
         start += ", all" if alike and not one and verdict.rank is not None else ""
     who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
