@@ -11,7 +11,7 @@ from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import choose_blocks
 from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Part, Phase, Run
 
-MAX_CELLS = 10_000_000
+MAX_CELLS = 8_400_000
 """Largest ranks x steps x collectives that are analysed; of larger runs, blocks of neighbouring steps are."""
 
 ROUNDED_NS = 1.0
@@ -83,7 +83,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
             arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
             end_ns[row, :, index] = table.end_ns[member, at, column]
             exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
-    is_waited_on: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    is_waited_on: BoolArray = (exposed_ns > 0).any(axis=(0, 1))
     if not is_waited_on.any():
         return None
     count = int(np.flatnonzero(is_waited_on)[-1]) + 1
@@ -188,8 +188,11 @@ def resume_times(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatAr
     """
     arrival_ns = ordered.arrival_ns
     resume_ns: FloatArray = arrival_ns + exposed_ns
-    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
-        for index in range(1, arrival_ns.shape[2]):
+    later = range(1, arrival_ns.shape[2])
+    if ordered.clock is Clock.HOST and any(
+        (arrival_ns[:, :, index] < resume_ns[:, :, index - 1] - ROUNDED_NS).any() for index in later
+    ):
+        for index in later:
             begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
             resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
     return resume_ns

@@ -50,7 +50,7 @@ def replay_without(
         if item.transfer_ns is not None:
             transfer_ns = np.maximum(transfer_ns - item.transfer_ns, 0)
     if instant_transfers:
-        transfer_ns = np.zeros_like(transfer_ns)
+        transfer_ns = np.broadcast_to(np.zeros(()), transfer_ns.shape)
     return replay(cycles, work_ns=work_ns, transfer_ns=transfer_ns, median_arrivals=median_arrivals)
 
 
