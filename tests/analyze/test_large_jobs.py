@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
+import numpy as np
 import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
@@ -13,6 +15,7 @@ from distprof.facts.run import Phase
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Pattern, VerdictKind
+from distprof.storage.collective_records import choose_stride, is_kept
 from tests.factories import MS
 
 pytestmark = pytest.mark.slow
@@ -66,6 +69,25 @@ def test_stalls_are_counted_in_the_steps_outside_of_the_sample_too(monkeypatch: 
     said = describe_verdict(report_on(300 * MS, 25, 3))
     assert "40 steps of 1,000 are far longer, all because of rank 2 in forward, every 25th step; " in said
     assert said.endswith(f". This is based on {SAMPLE} of 1,000 measured steps.")
+
+
+@pytest.mark.parametrize("first_step", [1, 2])
+def test_steps_whose_collectives_are_not_recorded_do_not_change_the_words(first_step: int) -> None:
+    """Of 49 collectives a step, every second step's would take too much room: one of two is kept."""
+    delay = Delay(rank=2, phase=Phase.FORWARD, delay_ns=15 * MS, every=2, first_step=first_step)
+    job = SimulatedJob(strategy="fsdp", num_ranks=4, num_steps=300, num_buckets=16, delays=(delay,))
+    made = simulate(job, seed=1, truth=False, faults=True)
+    (table,) = made.run.collectives
+    kept = np.array([is_kept(step, choose_stride(len(table.kinds))) for step in table.steps.tolist()])
+    times = {name: getattr(table, name)[:, kept] for name in ("arrival_ns", "end_ns", "exposed_ns")}
+    table = dataclasses.replace(table, steps=table.steps[kept], **times)
+    report = analyze(dataclasses.replace(made.run, collectives=(table,)))
+    said = describe_verdict(report)
+    assert " ms late in every 2nd step: its compute (forward" in said
+    assert said.endswith(" of 300 measured steps.") and report.verdict.steps_used <= 150
+    (cost,) = made.truth.costs
+    assert report.verdict.lost_ns is not None
+    assert report.verdict.lost_ns.value == pytest.approx(cost.lost_ns[1:].mean(), rel=0.25)
 
 
 def test_nobody_is_named_in_a_sample_in_which_nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
