@@ -115,7 +115,7 @@ def count_untimed(done: DeviceRun) -> int:
     for group, members in done.job.groups.items():
         if done.job.every is not None:
             every = choose_stride(len(done.ranks[members[0]].steps[0].collectives), timed=True)
-            kept = [is_kept(int(step), every) for step in done.run.rows[0, :, 0]]
+            kept = np.array([is_kept(int(step), every) for step in done.run.rows[0, :, 0]])
             expected = timed[list(members)].all(axis=0) & kept
         elif group in tables:  # the ranks chose the steps
             expected = np.isin(np.arange(timed.shape[1]), tables[group].steps)

@@ -83,7 +83,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
             arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
             end_ns[row, :, index] = table.end_ns[member, at, column]
             exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
-    is_waited_on: BoolArray = (exposed_ns > 0).any(axis=(0, 1))
+    is_waited_on: BoolArray = np.logical_or.reduce(exposed_ns > 0, axis=(0, 1))
     if not is_waited_on.any():
         return None
     count = int(np.flatnonzero(is_waited_on)[-1]) + 1

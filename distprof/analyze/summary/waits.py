@@ -16,7 +16,7 @@ from distprof.facts.intervals import measure_union
 from distprof.facts.run import Clock, Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
 
-MAX_CELLS = 2_500_000
+MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives whose mean is taken; of larger tables, that of blocks of neighbouring steps."""
 
 
