@@ -11,7 +11,7 @@ from benchmarks.device.device_run import DeviceRun
 from benchmarks.simulate.device_truth import TrueCollective
 from distprof.facts.run import KINDS, PHASES, Clock
 from distprof.report.report import Report
-from distprof.storage.collective_records import choose_stride
+from distprof.storage.collective_records import choose_stride, is_kept
 
 LEAST_NS, LEAST_RATIO = 20_000, 0.03
 """An error up to either of them is none."""
@@ -115,7 +115,8 @@ def count_untimed(done: DeviceRun) -> int:
     for group, members in done.job.groups.items():
         if done.job.every is not None:
             every = choose_stride(len(done.ranks[members[0]].steps[0].collectives), timed=True)
-            expected = timed[list(members)].all(axis=0) & (done.run.rows[0, :, 0] % every == 0)
+            kept = np.array([is_kept(int(step), every) for step in done.run.rows[0, :, 0]])
+            expected = timed[list(members)].all(axis=0) & kept
         elif group in tables:  # the ranks chose the steps
             expected = np.isin(np.arange(timed.shape[1]), tables[group].steps)
         else:

@@ -7,8 +7,8 @@ import fnmatch
 import functools
 import io
 import os
-import resource
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from benchmarks.verdicts.verdicts import score_rows
 from distprof.analyze import analyze
 from distprof.errors import EXIT_OK, UsageError
 from distprof.facts.run import Phase
+from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.terminal import render_terminal
 
 VERDICTS_DESCRIPTION = """\
@@ -42,11 +43,16 @@ def add_simulated(subjects: argparse._SubParsersAction[Any]) -> None:
     _add_verdicts(subjects)
     report = subjects.add_parser(
         "report", help="time and memory of a report of many ranks",
-        description="Simulates a job, analyses it and renders the terminal report; prints how long each took, and this "
-        "process's peak memory.",
+        description="Simulates a job of which one rank is late, analyses it and renders the terminal report; prints "
+        "the verdict, how long each took, and this process's peak memory, of the simulation and from then on.",
     )  # fmt: skip
     report.add_argument("--ranks", type=int, default=1024, help="(default: 1024)")
     report.add_argument("--steps", type=int, default=1000, help="(default: 1000)")
+    report.add_argument("--every", type=int, default=1, help="the rank is late in every n-th step (default: 1)")
+    report.add_argument("--first", type=int, default=1, help="the first step in which it is late (default: 1)")
+    report.add_argument("--delay-ms", type=float, default=15.0, help="by so much (default: 15; a step takes 113)")
+    report.add_argument("--units", type=int, default=4, help="buckets of gradients, or FSDP's units (default: 4)")
+    report.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help="(default: ddp)")
 
 
 def _add_verdicts(subjects: argparse._SubParsersAction[Any]) -> None:
@@ -116,19 +122,33 @@ def run_report(options: argparse.Namespace) -> int:
     Raises:
         UsageError: A size is below one.
     """
-    if min(options.ranks, options.steps) < 1:
-        raise UsageError("--ranks, --steps: must be 1 or more")
+    if min(options.ranks, options.steps, options.every, options.units) < 1:
+        raise UsageError("--ranks, --steps, --every, --units: must be 1 or more")
     begin_s = time.perf_counter()
-    delay = Delay(rank=options.ranks // 2, phase=Phase.FORWARD, delay_ns=15e6)
-    job = SimulatedJob(num_ranks=options.ranks, num_steps=options.steps, delays=(delay,))
+    delay = Delay(
+        rank=options.ranks // 2, phase=Phase.FORWARD, delay_ns=options.delay_ms * 1e6, every=options.every,
+        first_step=options.first,
+    )  # fmt: skip
+    job = SimulatedJob(
+        strategy=options.strategy, num_ranks=options.ranks, num_steps=options.steps, num_buckets=options.units,
+        delays=(delay,),
+    )  # fmt: skip
     run = simulate(job, seed=0, truth=False).run
-    made_s = time.perf_counter()
+    made_s, made_bytes = time.perf_counter(), _read_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel begins anew
+    begin_cpu_s, begun_s = time.process_time(), time.perf_counter()
     found = analyze(run)
-    analyzed_s = time.perf_counter()
+    analyzed_s, cpu_s, peak_bytes = time.perf_counter(), time.process_time() - begin_cpu_s, _read_peak()
     render_terminal(found, Console(width=100, file=io.StringIO()))
     done_s = time.perf_counter()
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{options.ranks:,} ranks x {options.steps:,} steps; verdict: rank {found.verdict.rank}")
-    print(f"simulated in {made_s - begin_s:.1f} s, analysed in {analyzed_s - made_s:.1f} s", end="")
-    print(f", rendered in {done_s - analyzed_s:.2f} s, {peak_bytes / 1e9:.2f} GB at most")
+    print(f"{options.ranks:,} ranks x {options.steps:,} steps: {describe_verdict(found)}")
+    print(f"simulated in {made_s - begin_s:.1f} s, {made_bytes / 1e9:.2f} GB at most; ", end="")
+    print(f"analysed in {analyzed_s - begun_s:.1f} s, of which {cpu_s:.1f} s on a processor, ", end="")
+    print(f"{peak_bytes / 1e9:.2f} GB at most with the facts in memory; rendered in {done_s - analyzed_s:.2f} s")
     return EXIT_OK
+
+
+def _read_peak() -> int:
+    """The most memory that this process has had, bytes."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024

@@ -13,7 +13,7 @@ from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
-from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
+from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage, take_sample
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, choose_measured_steps, read_timing
@@ -55,6 +55,7 @@ def analyze(run: Run) -> Report:
     causes = None
     if replayed is not None and cause_costs is not None:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
+    sample = None if replayed is None else take_sample(replayed)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
     return Report(
         schema=SCHEMA,
@@ -79,8 +80,8 @@ def analyze(run: Run) -> Report:
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
-        what_if=tuple(list_what_ifs(measured_steps, replayed, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
-        forecasts=report_forecasts(measured_steps, replayed, step_ns=step_ns, tokens_per_s=tokens_per_s),
+        what_if=tuple(list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
+        forecasts=report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s),
         stalls=tuple(list_stalls(measured_steps, cycles)),
         clocks=tuple(report_clocks(run)),
         device_clocks=device_clocks,

@@ -170,9 +170,9 @@ class CauseReport:
     """It acts from the first measured step to the last, or now and then all along: also of stalls, and of a rank that
     is late intermittently."""
     events: int | None
-    """Of stalls: how many steps; None otherwise."""
+    """Of stalls: how many of the measured steps, also of those that the verdict is not based on; None otherwise."""
     period: int | None
-    """Of stalls: they come every so many steps. None: no period, or too few to tell."""
+    """Of stalls, or of a rank that is late now and then: every so many steps. None: no period, or too few to tell."""
     late_ns: float | None
     """Own time of the rank, or of the host's ranks, less the others' median, in the steps in which it acts."""
     saved_if_only_this_ns: Estimate
@@ -354,3 +354,12 @@ class Forecast:
     """All ranks together, at that step time; None: tokens were not counted."""
     rank_hours_per_day: float | None
     """What the present setting costs per day of this job. None: nothing would be saved, or a step does more work."""
+
+
+SAMPLE_RATIO = 0.9
+"""Share of the measured steps; if a verdict is based on less of them, it is said on how many."""
+
+
+def is_sample(steps_used: int, steps_measured: int) -> bool:
+    """Whether the steps that a verdict is based on are only some of the measured ones, and not all but a few."""
+    return steps_used < SAMPLE_RATIO * steps_measured and steps_used < steps_measured - 2

@@ -2,8 +2,8 @@
 
 What repeats from step to step is written once: process groups, and *orders*, the lists of (kind, group, phase, bytes)
 that steps issue. A step then names its order and gives three lists of ns: from one arrival to the next, from arrival to
-end, and exposed; null: not observed, or in place of a list: none of them was. Steps with many collectives are kept only
-at intervals, the same on all ranks. In a step whose collectives were timed on the device, four lists follow: see
+end, and exposed; null: not observed, or in place of a list: none of them was. Of steps with many collectives only some
+are kept, the same on all ranks. In a step whose collectives were timed on the device, four lists follow: see
 `DeviceTimes`.
 """
 
@@ -24,8 +24,8 @@ MAX_COLLECTIVES = 4096
 """Collectives of one step; those of a step with more are not kept. FSDP2 issues three per layer and micro-step: 96
 layers and eight micro-steps make 2,304."""
 FULL_COLLECTIVES = 32
-"""Steps with up to this many collectives are all kept; of larger ones, every second, fourth and so on, so that on
-average fewer than this many are stored per step. A step then stays under 2 KB on average, orders included."""
+"""Steps with up to this many collectives are all kept; of larger ones, one of two, four and so on, so that on average
+fewer than this many are stored per step. A step then stays under 2 KB on average, orders included."""
 TIMED_FACTOR = 3
 """By so many times fewer if their times on the device are kept too."""
 MAX_ORDERS = 256
@@ -134,7 +134,7 @@ class CollectiveLines:
         if len(seen.order) > MAX_COLLECTIVES:
             self._dropped[TOO_MANY] += 1
             return [], None
-        if step % choose_stride(len(seen.order)):
+        if not is_kept(step, choose_stride(len(seen.order))):
             return [], None
         if seen.order not in self._orders and len(self._orders) >= MAX_ORDERS:
             self._dropped[TOO_UNSTEADY] += 1
@@ -146,7 +146,7 @@ class CollectiveLines:
             None if end is None else end - arrival for arrival, end in zip(seen.arrival_ns, seen.end_ns, strict=True)
         ]
         kept = [self._orders[seen.order], steps_ns, _shorten(lasted), _shorten(seen.exposed_ns)]
-        if seen.device is not None and step % choose_stride(len(seen.order), timed=True) == 0:
+        if seen.device is not None and is_kept(step, choose_stride(len(seen.order), timed=True)):
             kept += _encode_device(seen.device)
         return first, kept
 
@@ -167,8 +167,8 @@ def describe_dropped(number: int, why: str) -> str:
 
 
 def choose_stride(number: int, *, timed: bool = False) -> int:
-    """Every how many steps those with so many collectives are kept: a power of two, so that ranks with different
-    numbers of collectives keep some steps in common.
+    """Of how many steps with so many collectives one is kept: a power of two, so that ranks with different numbers of
+    collectives keep some steps in common.
 
     Args:
         number: Collectives of one step.
@@ -176,6 +176,31 @@ def choose_stride(number: int, *, timed: bool = False) -> int:
     """
     number *= TIMED_FACTOR if timed else 1
     return 1 if number <= FULL_COLLECTIVES else 1 << ((number - 1) // (FULL_COLLECTIVES - 1)).bit_length()
+
+
+def is_kept(step: int, stride: int) -> bool:
+    """Whether a step is the one of its ``stride`` neighbours that is kept.
+
+    Which one looks random, but is the same on all ranks: every n-th step would meet what comes in every second step
+    always, or never. Of two neighbours that a stride keeps, the next longer one keeps one.
+
+    Args:
+        step: Its number.
+        stride: A power of two.
+    """
+    place = step
+    for level in range(1, stride.bit_length()):
+        place, odd = divmod(place, 2)
+        if odd != _toss(place << 5 | level):
+            return False
+    return True
+
+
+def _toss(number: int) -> int:
+    """0 or 1, which looks random. Source: Wellons (2018), the hash function lowbias32, its first bit."""
+    mixed = (number ^ number >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 15) * 0x846CA68B & 0xFFFFFFFF
+    return mixed >> 31
 
 
 def _shorten(times_ns: Sequence[int | None]) -> list[int | None] | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
 from distprof.storage.collective_records import (
@@ -16,6 +18,7 @@ from distprof.storage.collective_records import (
     GroupInfo,
     IssuedCollective,
     StepCollectives,
+    is_kept,
 )
 from distprof.storage.match_collectives import match_collectives
 from distprof.storage.rank_stream import StreamWriter, read_stream
@@ -153,8 +156,24 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, timed: bool, t
     stream = read_stream(tmp_path / "a")
     assert len(stream.rows) == len(stream.segments) == 512
     (table,) = stream.collectives
-    stride = int(table.steps[1] - table.steps[0])
-    assert table.steps.tolist() == list(range(0, 512, stride)) and number / stride <= 32
+    stride = 512 // len(table.steps)
+    assert (table.steps // stride).tolist() == list(range(512 // stride)) and number / stride <= 32
+
+
+@given(first=st.integers(0, 10**9), stride=st.sampled_from([1, 2, 4, 32, 256]))
+def test_one_step_of_each_stride_is_kept_and_longer_strides_keep_some_of_these(first: int, stride: int) -> None:
+    window = range(first * stride, (first + 1) * stride)
+    (kept,) = (step for step in window if is_kept(step, stride))
+    assert all(is_kept(kept, shorter) for shorter in (1, 2, 4, 32, 256) if shorter <= stride)
+
+
+@pytest.mark.parametrize("stride", [2, 8, 64])
+@pytest.mark.parametrize("period", [2, 3, 4, 25])
+def test_what_is_kept_has_no_rhythm(stride: int, period: int) -> None:
+    """Of every k-th step as many are kept as chance would keep: 3.5 standard deviations at most."""
+    kept = np.array([step for step in range(64 * 500) if is_kept(step, stride)])
+    hits = np.bincount(kept % period, minlength=period)
+    assert (np.abs(hits - len(kept) / period) <= 3.5 * np.sqrt(len(kept) / period)).all()
 
 
 def test_a_size_that_is_not_known_comes_back_as_such(tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ def _every(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     return add(job, draw_delay(draws, job, delay_ns=size_ns, every=every, first_step=first))
 
 
+def _alternate(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
+    """One rank, every second step: 1.5 to 12 % of all time, which noise hides in some jobs."""
+    job = make_plain(strategy, jitter_ratio=draws.uniform(0.02, 0.06))
+    return add(job, draw_delay(draws, job, every=2, first_step=int(draws.integers(1, 3))))
+
+
 def _triple(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     """One rank's forward or backward takes three times as long in every 5th to 10th step."""
     job, every = make_plain(strategy), int(draws.integers(5, 11))
@@ -114,7 +120,9 @@ def _rows(group: str, *cases: tuple[str, Any, dict[str, Any]]) -> list[Row]:
 UNUSUAL_ROWS: tuple[Row, ...] = (
     Row(name="fsdp-cancel", group="phases that cancel", make=functools.partial(_cancel, strategy="fsdp")),
     Row(name="ddp-cancel", group="phases that cancel", make=functools.partial(_cancel, strategy="ddp"), hidden=True),
-    *_rows("rare events", ("every", _every, {}), ("triple", _triple, {}), ("few", _few, {})),
+    *_rows(
+        "rare events", ("every", _every, {}), ("alternate", _alternate, {}), ("triple", _triple, {}), ("few", _few, {})
+    ),
     *_rows(
         "a change half-way", ("changes", _change, {"ends": "changes"}), ("begins", _change, {"ends": "begins"}),
         ("ends", _change, {"ends": "ends"}),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.analyze.causes.outliers import count_stalls
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
@@ -104,7 +105,7 @@ def _report_named(
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
         cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
-        events=int(item.acts.sum()) if stalls else None, period=item.period, late_ns=item.late_ns,
+        events=count_stalls(measured_steps, cycles, item) if stalls else None, period=item.period, late_ns=item.late_ns,
         critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
     )  # fmt: skip
 

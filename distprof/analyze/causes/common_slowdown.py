@@ -58,13 +58,13 @@ def remove_common_slowdown(cycles: SyncCycles, unexplained: Unexplained) -> tupl
     explained_ns = explain_by_speed([item.own_ns for item in segments], [item.code for item in segments], alpha)
     if explained_ns is None:
         return [], dataclasses.replace(unexplained, segments=None)
-    phase_ns = unexplained.phase_ns.copy()
+    phase_ns = np.copy(unexplained.phase_ns)
     left = []
     for segment, taken_ns in zip(segments, explained_ns, strict=True):
         phase_ns[:, :, segment.code] -= taken_ns
         if not segment.is_whole_part:
             left.append(dataclasses.replace(segment, own_ns=segment.own_ns - taken_ns))
-    work_ns = unexplained.work_ns - _share_out(unexplained.work_ns, explained_ns.sum(axis=0))
+    work_ns = _take_share(unexplained.work_ns, explained_ns.sum(axis=0))
     return [], dataclasses.replace(unexplained, phase_ns=phase_ns, work_ns=work_ns, segments=tuple(left))
 
 
@@ -107,13 +107,14 @@ def _list_inner_gaps(cycles: SyncCycles, code: int, work_ns: FloatArray, least_n
     ]  # fmt: skip
 
 
-def _share_out(work_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
-    """What speed explains, shared out over the gaps according to how much each grows with it."""
+def _take_share(work_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
+    """The gaps without what speed explains, of which each has as much as it grows with speed."""
     cause = explained_ns - explained_ns.mean(axis=1, keepdims=True)
     power = float((cause * cause).sum())
-    grown = np.maximum(np.tensordot(cause, work_ns, axes=2), 0.0) / power if power > 0 else np.zeros(work_ns.shape[2])
-    taken: FloatArray = explained_ns[:, :, None] * grown
-    return taken
+    left_ns = np.copy(work_ns)
+    for index in range(work_ns.shape[2] if power > 0 else 0):
+        left_ns[:, :, index] -= explained_ns * (max(float(np.vdot(cause, work_ns[:, :, index])), 0.0) / power)
+    return left_ns
 
 
 def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], alpha: float) -> FloatArray | None:
@@ -132,16 +133,19 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
     same = np.equal.outer(np.array(codes), np.array(codes))
     if not _are_related(segments_ns, same):
         return None
-    excess_ns = np.stack([own_ns - medians_of_others(own_ns) for own_ns in segments_ns])
-    sigmas_ns = decile_sigma(excess_ns)
-    varied = np.stack([standardise(*item) for item in zip(excess_ns, sigmas_ns, strict=True)])
+    num_segments, (ranks, steps) = len(segments_ns), segments_ns[0].shape
+    excess_ns, varied, explained_ns = (np.empty((num_segments, ranks, steps)) for _ in range(3))  # large: no copies
+    sigmas_ns = np.empty((num_segments, ranks))
+    for index, own_ns in enumerate(segments_ns):
+        excess_ns[index] = own_ns - medians_of_others(own_ns)
+        sigmas_ns[index] = decile_sigma(excess_ns[index])
+        varied[index] = standardise(excess_ns[index], sigmas_ns[index])
     loadings = _estimate_loadings(_correlate(_drop_stalls(varied, segments_ns)), same)
-    explained_ns = np.stack([
-        _explain(varied[index] * sigmas_ns[index][:, None], varied, np.where(same[index], 0.0, loadings))
-        for index in range(len(loadings))
-    ])  # fmt: skip
-    items = [describe_excess(left_ns) for left_ns in excess_ns - explained_ns]
-    steps, ranks = excess_ns.shape[2], excess_ns.shape[1]
+    for index in range(num_segments):
+        wanted_ns = varied[index] * sigmas_ns[index][:, None]
+        explained_ns[index] = _explain(wanted_ns, varied, np.where(same[index], 0.0, loadings))
+    excess_ns -= explained_ns
+    items = [describe_excess(left_ns) for left_ns in excess_ns]
     persistent_ns = explain_persistent(
         np.stack([midmean(item.excess_ns) for item in items]),
         errors_ns=np.stack([item.standard_error(steps) for item in items]),
@@ -149,8 +153,9 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
         critical_values=np.array([item.critical_value(alpha) for item in items]),
         same=same,
     )
-    whole: FloatArray = (explained_ns + persistent_ns[:, :, None]) * ((ranks - 1) / ranks)
-    return whole
+    explained_ns += persistent_ns[:, :, None]
+    explained_ns *= (ranks - 1) / ranks
+    return explained_ns
 
 
 def _are_related(segments_ns: Sequence[FloatArray], same: BoolArray) -> bool:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.causes.stalls import FAR_RATIO
-from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.causes.stalls import FAR_RATIO, far_limit_ns
+from distprof.analyze.cycles.sync_cycles import SyncCycles, read_all_parts
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray
+from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, median_of_others, medians_of_others
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
-from distprof.report.wait_report import Pattern, VerdictKind
+from distprof.report.wait_report import Pattern, VerdictKind, is_sample
 
 ALPHA = 0.005
 """Of naming any rank of a job for what is chance, family-wise over ranks and parts: by its events, and likewise by what
@@ -192,3 +192,26 @@ def _share_out(work_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> Floa
     taken_ns = np.zeros_like(work_ns)
     taken_ns[at] = over_ns * np.minimum(1, excess_ns / np.maximum(total_ns, 1))[:, None]
     return taken_ns
+
+
+def count_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> int:
+    """How many steps stalls lengthen: of all measured ones, also where the cycles are only some of them.
+
+    The others are then judged by their rows: by the rank's own time in the part, or where nobody is named by how long
+    the steps took.
+    """
+    judged = int(item.acts.sum())
+    if not is_sample(len(cycles.steps), int(measured_steps.counted.sum())):
+        return judged
+    if not len(item.rows) or item.part is None:
+        step_ns = measured_steps.run.step_ns(cycles.clock)[cycles.positions][:, measured_steps.counted]
+        long_ns = fast_median(step_ns[:, np.isfinite(step_ns).all(axis=0)], axis=0)
+        return max(judged, int((long_ns > far_limit_ns(long_ns)).sum()))
+    steps, phase_ns = read_all_parts(measured_steps, cycles)
+    part = OWN_PARTS.index(item.part)
+    known = np.flatnonzero(np.isfinite(phase_ns[:, :, part]).all(axis=0))
+    found = list_events(phase_ns[:, :, part], part, known, float(fast_median(cycles.cycle_ns)))
+    at = steps[found.at[found.rows == item.rows[0]]]
+    if item.period is not None:
+        at = at[at % item.period == np.bincount(cycles.steps[item.acts] % item.period).argmax()]
+    return max(judged, len(at))

@@ -18,7 +18,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import lag1_autocorrelation
+from distprof.analyze.stats.significance import MAX_AUTOCORRELATION, correlation_time, lag1_autocorrelation
 from distprof.analyze.stats.statistics import (
     excess_over_others,
     median_standard_error,
@@ -33,8 +33,10 @@ ALPHA = 0.005
 """Probability that any rank of a job is a candidate by chance."""
 MIN_TURNS = 6
 """Of a period; in fewer steps nothing that a single one does not show can be seen."""
-PERIODS = (3, 50)
-"""The shortest and the longest. A rank that is late in every other step may as well be early in the rest."""
+PERIODS = (2, 50)
+"""The shortest and the longest."""
+Z_LATE = 3.0
+"""Standard errors by which a rank that alternates must be behind the others in the steps in which it is later."""
 OWN_RATIO = 0.5
 """Of what a rank is behind the others: the least by which its own time must have grown. The rest may be theirs, which
 was shorter then."""
@@ -107,13 +109,14 @@ def _test_part(
             number = int(turns[first[row]])
             if number < MIN_TURNS:
                 continue
-            log_p = log_draw_p_value(scaled[row], number, float(sums[row, first[row]]) / number) * independent
+            apart = max(1 / independent, fold_inflation(scaled[row], phase == first[row], period))
+            log_p = log_draw_p_value(scaled[row], number, float(sums[row, first[row]]) / number) / apart
             if log_p < best[0, row]:
                 best[:, row] = log_p, period, first[row]
     for row in np.flatnonzero(best[0] < np.log(alpha_per_test)).tolist():
         period, first_step = int(best[1, row]), int(best[2, row])
         acts = steps % period == first_step
-        usual_ns = float(midmean(behind_ns[row, ~acts]))
+        usual_ns = _choose_usual(behind_ns[row], acts, period)
         late_ns = float(midmean(behind_ns[row, acts])) - usual_ns
         longer_ns = float(midmean(own_ns[row, acts])) - float(midmean(own_ns[row, ~acts]))
         if late_ns > 0 and longer_ns >= OWN_RATIO * late_ns:
@@ -122,6 +125,41 @@ def _test_part(
                 counterfactual=Counterfactual(work_ns={row: _locate(cycles, row, OWN_PARTS[code], acts, late_ns)}),
                 excess_ns=behind_ns[row] - usual_ns, pattern=Pattern.INTERMITTENT, period=period,
             )  # fmt: skip
+
+
+def _choose_usual(behind_ns: FloatArray, acts: BoolArray, period: int) -> float:
+    """What a rank is usually behind the others: what it is in the steps of no event.
+
+    Of a rank that alternates, the one half of the steps is as usual as the other. It may be late in these or early in
+    those, and is late only by what it is behind the others. Infinite: that may be chance.
+    """
+    usual_ns = float(midmean(behind_ns[~acts]))
+    if period > 2 or usual_ns >= 0:
+        return usual_ns
+    error_ns = float(median_standard_error(behind_ns[acts]))
+    return 0.0 if float(midmean(behind_ns[acts])) > Z_LATE * error_ns else np.inf
+
+
+def fold_inflation(values: FloatArray, acts: BoolArray, period: int) -> float:
+    """By how much the variance of a mean over every k-th step, less the mean of all, exceeds that of independent steps.
+
+    A first-order autoregression with the coefficient a has, over all remainders of the period p, on average
+    (p (1 + a^p) / (1 - a^p) - (1 + a) / (1 - a)) / (p - 1) times the variance. Of every other step that is
+    (1 - a) / (1 + a): where one step makes up for the one before, a is negative, and a rank seems to alternate. It is
+    the mean of the noise's spectrum over the harmonics of the period. Source: Box and Jenkins (1970), Time Series
+    Analysis, 3.2, for the spectrum.
+
+    Args:
+        values: The series, ``[num_steps]``.
+        acts: The steps whose mean is in question; their level is taken out before ``a`` is estimated.
+        period: In steps.
+    """
+    rest = values - np.where(acts, values[acts].mean(), values[~acts].mean())
+    power = float(rest @ rest)
+    related = float(rest[1:] @ rest[:-1]) / power if power > 0 else 0.0
+    related = float(np.clip(related, -MAX_AUTOCORRELATION, MAX_AUTOCORRELATION))
+    aliased = related**period
+    return (period * (1 + aliased) / (1 - aliased) - correlation_time(related)) / (period - 1)
 
 
 def _locate(cycles: SyncCycles, row: int, part: Part, acts: BoolArray, late_ns: float) -> FloatArray:
@@ -134,11 +172,9 @@ def _locate(cycles: SyncCycles, row: int, part: Part, acts: BoolArray, late_ns: 
 
 
 def fold(values: FloatArray, phase: IntArray, period: int) -> FloatArray:
-    """Sums of the values of each phase of a period, ``[num_rows, period]``; its time does not grow with the period."""
-    order = np.argsort(phase, kind="stable")
-    there, starts = np.unique(phase[order], return_index=True)
-    sums = np.zeros((len(values), period))
-    sums[:, there] = np.add.reduceat(values[:, order], starts, axis=1)
+    """Sums of the values of each phase of a period, ``[num_rows, period]``, as a product, which is fast."""
+    there = (phase[:, None] == np.arange(period)).astype(values.dtype)
+    sums: FloatArray = values @ there
     return sums
 
 

@@ -43,11 +43,13 @@ class _Late:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
-    """When each rank arrived at each collective of the cycles and when it could go on, ns.
+    """When each rank arrived at each collective of the far too long cycles and when it could go on, ns.
 
-    ``[num_ranks, num_cycles, num_collectives]``, counted from when the median rank left the wait before.
+    ``[num_ranks, num_far, num_collectives]``, counted from when the median rank left the wait before.
     """
 
+    number: dict[int, int]
+    """Of each of these cycles, by its index among all."""
     arrival_ns: FloatArray
     left_ns: FloatArray
     gap_excess_ns: FloatArray
@@ -87,7 +89,8 @@ def list_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> lis
 def _list_unrecorded(measured_steps: MeasuredSteps) -> list[Stall]:
     """Those of shadow steps: they have no phases, and are in no other figure."""
     run = measured_steps.run
-    costs = read_costs(run.rows[measured_steps.present], choose_clock(run))
+    present = measured_steps.present
+    costs = read_costs(run.rows if present.all() else run.rows[present], choose_clock(run))  # a copy is large
     compared = np.flatnonzero(costs.shadow | costs.plain)
     if len(compared) < MIN_CYCLES or not costs.plain.any():
         return []
@@ -106,7 +109,7 @@ def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
     if cycles is None or len(cycles.steps) < MIN_CYCLES:
         return []
     far = _list_single(cycles.cycle_ns).tolist()
-    times = _measure_times(cycles) if far else None
+    times = _measure_times(cycles, far) if far else None
     found: list[tuple[float, list[int], _Late | None]] = []
     while far and times is not None:
         cycle = far.pop(0)
@@ -120,15 +123,22 @@ def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
     return [_make_stall(measured_steps, cycles, window, late, lost_ns) for lost_ns, window, late in longest]
 
 
-def _measure_times(cycles: SyncCycles) -> _Times:
+def _measure_times(cycles: SyncCycles, far: list[int]) -> _Times:
     long_ns = cycles.cycle_ns
-    through_ns = np.cumsum(cycles.work_ns + cycles.blocked_ns, axis=2) + cycles.start_ns[:, :, None]
+    work_ns, blocked_ns = cycles.work_ns[:, far], cycles.blocked_ns[:, far]
+    through_ns = np.cumsum(work_ns + blocked_ns, axis=2) + cycles.start_ns[:, far, None]
     return _Times(
-        arrival_ns=through_ns - cycles.blocked_ns, left_ns=through_ns,
-        gap_excess_ns=cycles.work_ns - np.median(cycles.work_ns, axis=1, keepdims=True),
-        wait_excess_ns=cycles.blocked_ns - np.median(cycles.blocked_ns, axis=1, keepdims=True),
+        number={cycle: number for number, cycle in enumerate(far)},
+        arrival_ns=through_ns - blocked_ns, left_ns=through_ns,
+        gap_excess_ns=work_ns - _usual_ns(cycles.work_ns), wait_excess_ns=blocked_ns - _usual_ns(cycles.blocked_ns),
         excess_ns=long_ns - np.median(long_ns),
     )  # fmt: skip
+
+
+def _usual_ns(values_ns: FloatArray) -> FloatArray:
+    """The median over the cycles, ``[num_ranks, 1, num_collectives]``, one collective after the other."""
+    medians = [fast_median(values_ns[:, :, index], axis=1) for index in range(values_ns.shape[2])]
+    return np.stack(medians, axis=1)[:, None]
 
 
 def _locate_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Times, window: list[int]) -> _Late | None:
@@ -139,20 +149,22 @@ def _locate_late(measured_steps: MeasuredSteps, cycles: SyncCycles, times: _Time
         for index, groups in enumerate(cycles.groups):
             for _, members in groups:
                 last = _choose_last(
-                    measured_steps, cycles, times.arrival_ns[members, cycle, index], members, cycle, needed_ns
-                )
+                    measured_steps, cycles, times.arrival_ns[members, times.number[cycle], index], members, cycle,
+                    needed_ns,
+                )  # fmt: skip
                 if last is not None:
-                    found.append((cycle, float(times.arrival_ns[last, cycle, index]), index, last))
+                    found.append((cycle, float(times.arrival_ns[last, times.number[cycle], index]), index, last))
     if not found:
         return None
     cycle, _, index, row = min(found)
-    own_ns = times.gap_excess_ns[row, cycle, : index + 1].max()
-    waits_ns = times.wait_excess_ns[row, cycle, :index]
+    number = times.number[cycle]
+    own_ns = times.gap_excess_ns[row, number, : index + 1].max()
+    waits_ns = times.wait_excess_ns[row, number, :index]
     start_ns = float(cycles.start_ns[row, cycle])
     if own_ns >= max(waits_ns.max(initial=0.0), start_ns):
         return _Late(row=row, waited=False)
     where = -1 if start_ns >= waits_ns.max(initial=0.0) else int(waits_ns.argmax())
-    left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, cycle, where]
+    left_ns = cycles.start_ns[:, cycle] if where < 0 else times.left_ns[:, number, where]
     members = next(members for _, members in cycles.waited[where] if row in members)
     alone = _choose_last(measured_steps, cycles, left_ns[members], members, cycle, needed_ns) == row
     return _Late(row=row, waited=True) if alone else None

@@ -19,7 +19,7 @@ from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, t_survival
-from distprof.analyze.stats.statistics import fast_median, mad_sigma
+from distprof.analyze.stats.statistics import choose_blocks, fast_median, mad_sigma
 from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import VerdictKind
 
@@ -30,9 +30,11 @@ ALPHA_GAP = 0.05
 MIN_VARIED_RATIO = 1e-4
 """Share of the tokens by which they must differ between ranks in the usual step."""
 MAX_VALUES = 100_000
-"""A regression looks at so many values of ranks and steps, evenly spaced; more would not make it surer ..."""
+"""A regression looks at so many values of ranks and steps, in blocks of steps; more would not make it surer ..."""
 MIN_STEPS = 50
 """... but at this many steps at least."""
+BLOCK = 10
+"""Neighbouring steps of a block."""
 TOKEN_SIGMAS = 3.0
 """Tokens beyond this many robust standard deviations weigh only so much."""
 TIME_SIGMAS = 1.5
@@ -94,9 +96,9 @@ def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalDa
 
 
 def _choose_steps(known: BoolArray, num_ranks: int) -> BoolArray:
-    every = max(1, min(-(-int(known.sum()) * num_ranks // MAX_VALUES), int(known.sum()) // MIN_STEPS))
+    steps = np.flatnonzero(known)
     looked = np.zeros_like(known)
-    looked[np.flatnonzero(known)[::every]] = True
+    looked[steps[choose_blocks(len(steps), max(MIN_STEPS, MAX_VALUES // num_ranks), block=BLOCK)]] = True
     return looked
 
 

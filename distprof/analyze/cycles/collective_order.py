@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.statistics import choose_blocks
 from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Part, Phase, Run
 
-MAX_CELLS = 1_250_000
-"""Largest ranks x steps x collectives that are analysed; of longer runs, every n-th step is."""
+MAX_CELLS = 8_400_000
+"""Largest ranks x steps x collectives that are analysed; of larger runs, blocks of neighbouring steps are."""
 
 ROUNDED_NS = 1.0
 """Differences of times on one clock up to this are none."""
@@ -73,8 +74,8 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     first, orders = found[0], [item for item in found if item is not None]
     if first is None or len(orders) < len(found) or any(other.shape != first.shape for other in orders):
         return None
-    shape = (len(positions), len(steps), len(first.order))
-    arrival_ns, end_ns, exposed_ns = np.empty(shape), np.empty(shape), np.empty(shape)
+    shape = (len(first.order), len(positions), len(steps))
+    arrival_ns, end_ns, exposed_ns = (np.moveaxis(np.empty(shape), 0, 2) for _ in range(3))  # one collective at a time
     for row, item in enumerate(orders):
         for index, (number, member, column) in enumerate(item.order):
             table = tables[number]
@@ -82,7 +83,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
             arrival_ns[row, :, index] = table.arrival_ns[member, at, column]
             end_ns[row, :, index] = table.end_ns[member, at, column]
             exposed_ns[row, :, index] = table.exposed_ns[member, at, column]
-    is_waited_on: BoolArray = np.nan_to_num(exposed_ns).max(axis=(0, 1)) > 0
+    is_waited_on: BoolArray = np.logical_or.reduce(exposed_ns > 0, axis=(0, 1))
     if not is_waited_on.any():
         return None
     count = int(np.flatnonzero(is_waited_on)[-1]) + 1
@@ -127,8 +128,8 @@ def list_steps(
 ) -> tuple[list[Collectives], IntArray]:
     """The tables of the groups that take part in most steps, and the counted steps in which these and no others do.
 
-    Where these are too many, every n-th of them. A group that is used now and then, as for a barrier before a
-    checkpoint, so costs the steps that it is used in, and not all others.
+    Where these are too many, blocks of them. A group that is used now and then, as for a barrier before a checkpoint,
+    so costs the steps that it is used in, and not all others.
     """
     chosen = choose_tables(measured_steps, clock)
     counts = [int(measured_steps.counted[table.steps].sum()) for table in chosen]
@@ -143,8 +144,7 @@ def list_steps(
     widths = np.zeros(len(measured_steps.present), dtype=np.int64)
     for table in tables:
         widths[table.ranks] += len(table.kinds)
-    every = -(-len(steps) * num_ranks * int(widths.max(initial=1)) // MAX_CELLS)
-    return tables, steps[:: max(every, 1)]
+    return tables, steps[choose_blocks(len(steps), MAX_CELLS // (num_ranks * int(widths.max(initial=1))))]
 
 
 def _sort_by_arrival(tables: list[Collectives], position: int, steps: IntArray) -> _Order | None:
@@ -188,8 +188,11 @@ def resume_times(ordered: OrderedCollectives, exposed_ns: FloatArray) -> FloatAr
     """
     arrival_ns = ordered.arrival_ns
     resume_ns: FloatArray = arrival_ns + exposed_ns
-    if ordered.clock is Clock.HOST and (arrival_ns[:, :, 1:] < resume_ns[:, :, :-1] - ROUNDED_NS).any():
-        for index in range(1, arrival_ns.shape[2]):
+    later = range(1, arrival_ns.shape[2])
+    if ordered.clock is Clock.HOST and any(
+        (arrival_ns[:, :, index] < resume_ns[:, :, index - 1] - ROUNDED_NS).any() for index in later
+    ):
+        for index in later:
             begin_ns = np.maximum(arrival_ns[:, :, index], resume_ns[:, :, index - 1])
             resume_ns[:, :, index] = begin_ns + exposed_ns[:, :, index]
     return resume_ns

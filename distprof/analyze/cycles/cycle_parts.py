@@ -100,7 +100,7 @@ def take_parts(
         own_ns: FloatArray = phase_ns[:, :, _OWN_CODES[code]][cells] - np.nan_to_num(waits_ns[:, :, code][cells])
         return np.maximum(own_ns, 0, out=own_ns)
 
-    taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
+    taken = np.moveaxis(np.zeros((len(OWN_PARTS), len(positions), len(steps))), 0, 2)  # one part at a time is read
     for code, phase in enumerate(OWN_PHASES):
         taken[:, :, code] = read(phase, steps)
     after = _choose_phases_after(taken, last, tail_ns)

@@ -20,9 +20,9 @@ from distprof.analyze.cycles.collective_order import (
 )
 from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_between, take_from_before, take_parts
 from distprof.analyze.cycles.device_collectives import order_on_device
-from distprof.analyze.cycles.transfers import Ahead, measure_device_transfers, measure_transfers
+from distprof.analyze.cycles.transfers import Ahead, align_times, measure_device_transfers, measure_transfers
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing
-from distprof.analyze.stats.statistics import fast_median
+from distprof.analyze.stats.statistics import choose_blocks, fast_median
 from distprof.facts.run import (
     COMMUNICATION_PHASES,
     PHASE_CODE,
@@ -40,6 +40,8 @@ MIN_PRESENT_RATIO = 0.5
 """Share of the ranks."""
 APART_FACTOR = 2.0
 """Ranks that synchronise at every step take about as long for it; if one takes this many times longer, they do not."""
+MAX_FORETOLD = 2_500_000
+"""Largest ranks x cycles x collectives from which it is foretold what other settings would do."""
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
 
@@ -101,8 +103,8 @@ class SyncCycles(IssuedCollectives):
 
 def lower_median(times_ns: FloatArray) -> FloatArray:
     """The lower median of the ranks; NaN where one is unknown."""
-    ranked = np.sort(times_ns, axis=0)
-    middle: FloatArray = np.where(np.isnan(ranked[-1]), np.nan, ranked[(len(ranked) - 1) // 2])
+    ranked = np.sort(np.ascontiguousarray(times_ns.T), axis=-1)  # by lanes, which is faster
+    middle: FloatArray = np.where(np.isnan(ranked[:, -1]), np.nan, ranked[:, (len(times_ns) - 1) // 2])
     return middle
 
 
@@ -118,8 +120,7 @@ def build_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCy
     """
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
-    ordered = _order(measured_steps, timing)
-    cycles = _from_rows(measured_steps, timing) if ordered is None else _from_collectives(measured_steps, ordered)
+    cycles = _from_collectives(measured_steps, timing) or _from_rows(measured_steps, timing)
     return None if cycles is None else _drop_beginnings(measured_steps, cycles)
 
 
@@ -140,13 +141,21 @@ def _drop_beginnings(measured_steps: MeasuredSteps, cycles: SyncCycles) -> SyncC
 
 
 def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
-    """Some of the cycles, by index."""
+    """Some of the cycles, by index, ascending; neighbours are not copied."""
+    first, end = (int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else (0, 0)
+    where = slice(first, end) if end - first == len(chosen) else chosen
     return dataclasses.replace(
-        cycles, steps=cycles.steps[chosen], work_ns=cycles.work_ns[:, chosen], blocked_ns=cycles.blocked_ns[:, chosen],
-        transfer_ns=cycles.transfer_ns[:, chosen], start_ns=cycles.start_ns[:, chosen],
-        phase_ns=cycles.phase_ns[:, chosen], absent=None if cycles.absent is None else cycles.absent[chosen],
-        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: ahead_ns[chosen]),
+        cycles, steps=cycles.steps[where], work_ns=cycles.work_ns[:, where], blocked_ns=cycles.blocked_ns[:, where],
+        transfer_ns=cycles.transfer_ns[:, where], start_ns=cycles.start_ns[:, where],
+        phase_ns=cycles.phase_ns[:, where], absent=None if cycles.absent is None else cycles.absent[where],
+        ahead=None if cycles.ahead is None else cycles.ahead.map(lambda ahead_ns: ahead_ns[where]),
     )  # fmt: skip
+
+
+def take_sample(cycles: SyncCycles) -> SyncCycles:
+    """Enough of the cycles of a large job to foretell from: all, or blocks of neighbours."""
+    cells = cycles.work_ns.shape[0] * cycles.work_ns.shape[2]
+    return take_cycles(cycles, choose_blocks(len(cycles.steps), MAX_FORETOLD // max(cells, 1)))
 
 
 def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
@@ -163,43 +172,56 @@ def renumber(indices: IntArray | None, order: Sequence[int]) -> IntArray | None:
     return np.array(found)
 
 
-def _from_collectives(measured_steps: MeasuredSteps, ordered: OrderedCollectives) -> SyncCycles:
-    arrival_ns, clock = ordered.arrival_ns, ordered.clock
-    blocked_ns = np.where(ordered.is_waited_on, np.nan_to_num(ordered.exposed_ns), 0.0)
+def _from_collectives(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | None:
+    """With a thousand ranks, every array counts: they are overwritten on the host, and given up when they are used."""
+    ordered = _order(measured_steps, timing)
+    if ordered is None:
+        return None
+    arrival_ns, clock, positions, steps = ordered.arrival_ns, ordered.clock, ordered.positions, ordered.steps
+    blocked_ns = _read_blocked(ordered)
     resume_ns = resume_times(ordered, blocked_ns)
     work_ns = np.empty_like(arrival_ns)
-    work_ns[:, :, 1:] = arrival_ns[:, :, 1:] - resume_ns[:, :, :-1]
+    np.subtract(arrival_ns[:, :, 1:], resume_ns[:, :, :-1], out=work_ns[:, :, 1:])
     begin_ns = measured_steps.run.column(f"begin_{clock}_ns")[ordered.positions]
     over_ns = begin_ns + measured_steps.run.column(f"step_{clock}_ns")[ordered.positions]
-    own_tail_ns = over_ns[:, ordered.steps] - resume_ns[:, :, -1]
-    before = _list_predecessors(measured_steps, ordered.steps)
+    work_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, steps]
+    own_tail_ns = over_ns[:, steps] - resume_ns[:, :, -1]
+    before = _list_predecessors(measured_steps, steps)
     if clock is Clock.DEVICE:
         before = np.where(np.isfinite(over_ns[:, before]).all(axis=0), before, -1)
-        tail_ns = guess_tails(
-            measured_steps, clock, ordered.positions, ordered.steps, before, own_tail_ns, last=ordered.issued[-1]
-        )
+        tail_ns = guess_tails(measured_steps, clock, positions, steps, before, own_tail_ns, last=ordered.issued[-1])
         first_arrival_ns, transfer_ns, ahead = *measure_device_transfers(ordered), None
     else:
-        tail_ns = take_from_before(own_tail_ns, ordered.steps, before)
-        first_arrival_ns, transfer_ns, ahead = measure_transfers(measured_steps, ordered, resume_ns, blocked_ns)
-    between = read_between(measured_steps, ordered.positions, ordered.steps, before, clock)
+        tail_ns = take_from_before(own_tail_ns, steps, before)
+        align_times(measured_steps, ordered, resume_ns)
+        del resume_ns
+        first_arrival_ns, transfer_ns, ahead = measure_transfers(measured_steps, ordered, blocked_ns)
+    issued = {item.name: getattr(ordered, item.name) for item in dataclasses.fields(IssuedCollectives)}
+    last = ordered.issued[-1]
+    del ordered, arrival_ns
+    between = read_between(measured_steps, positions, steps, before, clock)
     lead_ns = tail_ns + between.idle_ns - between.wait_ns - between.after_ns
-    work_ns[:, :, 0] = arrival_ns[:, :, 0] - begin_ns[:, ordered.steps] + between.after_ns
+    work_ns[:, :, 0] += between.after_ns
     start_ns = first_arrival_ns - np.maximum(work_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= lower_median(start_ns)
     np.maximum(work_ns, 0, out=work_ns)
-    del resume_ns  # with a thousand ranks, every array counts
     cycles = SyncCycles(
-        source="collectives", clock=clock, positions=ordered.positions, steps=ordered.steps,
-        groups=ordered.groups, is_waited_on=ordered.is_waited_on, work_ns=work_ns, blocked_ns=blocked_ns,
-        transfer_ns=transfer_ns, start_ns=np.nan_to_num(start_ns),
+        **issued, source="collectives", work_ns=work_ns, blocked_ns=blocked_ns, transfer_ns=transfer_ns,
+        start_ns=np.nan_to_num(start_ns), ahead=ahead,
         phase_ns=take_parts(
-            measured_steps, clock, ordered.positions, ordered.steps, before,
-            last=ordered.issued[-1], tail_ns=own_tail_ns, between=between,
-        ), issued=ordered.issued, kinds=ordered.kinds, sizes_bytes=ordered.sizes_bytes, ahead=ahead,
-        waits_for=ordered.waits_for, predecessor=ordered.predecessor,
+            measured_steps, clock, positions, steps, before, last=last, tail_ns=own_tail_ns, between=between
+        ),
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
+
+
+def _read_blocked(ordered: OrderedCollectives) -> FloatArray:
+    """Waited for each collective; on the host in place of what was recorded."""
+    blocked_ns = ordered.exposed_ns if ordered.clock is Clock.HOST else np.copy(ordered.exposed_ns)
+    for index, is_waited_on in enumerate(ordered.is_waited_on.tolist()):
+        each_ns = blocked_ns[:, :, index]
+        each_ns[...] = np.nan_to_num(each_ns) if is_waited_on else 0.0
+    return blocked_ns
 
 
 def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> SyncCycles:
@@ -219,7 +241,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     skipped[:, 0] = ~between.together
 
     def prepend(first: FloatArray, values: FloatArray) -> FloatArray:
-        return np.concatenate([first[:, :, None], values], axis=2)
+        return np.moveaxis(np.concatenate([first[None], np.moveaxis(values, 2, 0)]), 0, 2)
 
     return dataclasses.replace(
         cycles, groups=((("between steps", everyone),), *cycles.groups), absent=skipped,
@@ -258,6 +280,21 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
         start_ns=np.zeros_like(own_ns), work_ns=own_ns[:, :, None], blocked_ns=blocked_ns[:, :, None],
         transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
     )  # fmt: skip
+
+
+def read_all_parts(measured_steps: MeasuredSteps, cycles: SyncCycles) -> tuple[IntArray, FloatArray]:
+    """Own time by part in all counted steps, of which the cycles may be some: rows are there of each.
+
+    Returns:
+        Positions on axis 1 of ``Run.rows``; and ns, ``[num_ranks, num_steps, len(OWN_PARTS)]``.
+    """
+    steps = np.flatnonzero(measured_steps.counted)
+    before = _list_predecessors(measured_steps, steps)
+    between = read_between(measured_steps, cycles.positions, steps, before, cycles.clock)
+    last = cycles.issued[-1] if cycles.issued else Phase.BACKWARD
+    return steps, take_parts(
+        measured_steps, cycles.clock, cycles.positions, steps, before, last=last, tail_ns=None, between=between
+    )
 
 
 def _list_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:

@@ -65,7 +65,7 @@ class Ahead:
 
 
 def measure_transfers(
-    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray, exposed_ns: FloatArray
+    measured_steps: MeasuredSteps, ordered: OrderedCollectives, exposed_ns: FloatArray
 ) -> tuple[FloatArray, FloatArray, Ahead | None]:
     """Measures transfers.
 
@@ -74,15 +74,14 @@ def measure_transfers(
 
     Args:
         measured_steps: The ranks and steps that count.
-        ordered: Their collectives.
-        resume_ns: When each rank went on, in the shape of the arrivals and on the same clocks.
+        ordered: Their collectives, as `align_times` leaves them.
         exposed_ns: Waited for it; 0 where ranks do not wait.
 
     Returns:
         Arrivals at the first collective, on rank 0's clock, ``[num_ranks, num_cycles]``, NaN: clock not compared; then
         ``transfer_ns`` and ``ahead`` as in `distprof.analyze.cycles.sync_cycles.SyncCycles`.
     """
-    there, over = _align(measured_steps, ordered, resume_ns)
+    there, over = ordered.arrival_ns, ordered.end_ns
     transfer_ns = np.zeros_like(exposed_ns)
     free: dict[str, FloatArray] = {}
     for index, groups in enumerate(ordered.groups):
@@ -144,17 +143,20 @@ def _join_ends(ordered: OrderedCollectives) -> FloatArray:
     return shift_ns if (joined == joined[0]).all() else np.full_like(shift_ns, np.nan)
 
 
-def _align(
-    measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Arrivals, and when each rank could go on, on rank 0's clock; NaN: clock not compared, or end not seen."""
+def align_times(measured_steps: MeasuredSteps, ordered: OrderedCollectives, resume_ns: FloatArray) -> None:
+    """Overwrites arrivals and ends with these on rank 0's clock, NaN: clock not compared, or end not seen. Where ranks
+    wait, the end is when they could go on.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        ordered: Their collectives.
+        resume_ns: When each rank went on, in the shape of the arrivals and on the same clocks.
+    """
     clocks = map_clocks(measured_steps.run)
-    left_ns = np.where(ordered.is_waited_on, resume_ns, ordered.end_ns)
-    there, over = np.empty_like(left_ns), np.empty_like(left_ns)
     for row, position in enumerate(ordered.positions.tolist()):
-        there[row] = clocks.to_reference(position, ordered.arrival_ns[row])
-        over[row] = clocks.to_reference(position, left_ns[row])
-    return there, over
+        left_ns = np.where(ordered.is_waited_on, resume_ns[row], ordered.end_ns[row])
+        ordered.arrival_ns[row] = clocks.to_reference(position, ordered.arrival_ns[row])
+        ordered.end_ns[row] = clocks.to_reference(position, left_ns)
 
 
 def _measure_ahead(ordered: OrderedCollectives, there: FloatArray, over: FloatArray, transfer_ns: FloatArray) -> Ahead:

@@ -42,7 +42,7 @@ def list_what_ifs(
         return []
     as_is_ns = replay(cycles)
     now_ns, count = float(as_is_ns.mean()) if step_ns is None else step_ns, len(cycles.positions)
-    nothing = np.zeros_like(cycles.transfer_ns)
+    nothing = np.broadcast_to(np.zeros(()), cycles.transfer_ns.shape)
     found = [
         _report(
             "perfect overlap", now_ns, _save(as_is_ns, replay(cycles, transfer_ns=nothing)), count, tokens_per_s,
@@ -106,7 +106,7 @@ def _report(
 def _without_data(cycles: SyncCycles) -> FloatArray:
     """Own times without the data phase, which comes first and is removed from the front."""
     left_ns = np.nan_to_num(cycles.phase_ns[:, :, OWN_PARTS.index(Phase.DATA)])
-    work_ns = cycles.work_ns.copy()
+    work_ns = np.copy(cycles.work_ns)
     for index in range(work_ns.shape[2]):
         taken = np.minimum(work_ns[:, :, index], left_ns)
         work_ns[:, :, index] -= taken

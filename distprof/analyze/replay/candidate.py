@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
@@ -86,7 +88,9 @@ class Unexplained:
     def take_out(self, found: Iterable[CandidateCause]) -> Unexplained:
         """Without what ranks lose to some candidates, so that it does not count as something else too."""
         named = [item for item in found if item.has_name and item.part is not None]
-        phase_ns, work_ns = (self.phase_ns.copy(), self.work_ns.copy()) if named else (self.phase_ns, self.work_ns)
+        if not named:
+            return self
+        phase_ns, work_ns = np.copy(self.phase_ns), np.copy(self.work_ns)
         for item in named:
             assert item.part is not None
             for row, taken_ns in item.counterfactual.work_ns.items():

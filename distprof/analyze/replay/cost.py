@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.cycles.sync_cycles import SyncCycles, take_cycles
+from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
 from distprof.analyze.stats.statistics import estimate
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.run import FloatArray
 from distprof.report.wait_report import Estimate
 
-MAX_CELLS = 2_000_000
-"""Largest ranks x cycles x collectives that are replayed; of longer runs, every n-th cycle is."""
 MAX_LISTED = 8
 
 
@@ -70,10 +68,6 @@ class CauseCosts:
 
 def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> CauseCosts:
     """Replays the cycles without each candidate, and drops those that cost nothing worth mentioning."""
-    every = max(1, -(-cycles.work_ns.size // MAX_CELLS))
-    if every > 1:
-        chosen = np.arange(0, len(cycles.steps), every)
-        cycles, candidates = take_cycles(cycles, chosen), [_take(item, chosen) for item in candidates]
     as_is_ns = replay_without(cycles, ())
     listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
@@ -84,14 +78,6 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
         step_ns=float(as_is_ns.mean()), together_ratio=_cost_all(cycles, as_is_ns, counterfactuals),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
-    )  # fmt: skip
-
-
-def _take(item: CandidateCause, chosen: IntArray) -> CandidateCause:
-    """Some of the cycles, by index."""
-    return dataclasses.replace(
-        item, acts=item.acts[chosen], counterfactual=item.counterfactual.take(chosen),
-        excess_ns=None if item.excess_ns is None else item.excess_ns[chosen],
     )  # fmt: skip
 
 

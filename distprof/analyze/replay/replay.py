@@ -25,13 +25,6 @@ class Counterfactual:
     transfer_ns: FloatArray | None = None
     """``[num_ranks, num_cycles, num_collectives]``"""
 
-    def take(self, chosen: IntArray) -> Counterfactual:
-        """Some of its cycles, by index."""
-        return Counterfactual(
-            work_ns={row: taken_ns[chosen] for row, taken_ns in self.work_ns.items()},
-            transfer_ns=None if self.transfer_ns is None else self.transfer_ns[:, chosen],
-        )
-
 
 def replay_without(
     cycles: SyncCycles,
@@ -51,13 +44,13 @@ def replay_without(
     work_ns, transfer_ns = cycles.work_ns, cycles.transfer_ns
     for item in counterfactuals:
         if item.work_ns and work_ns is cycles.work_ns:
-            work_ns = work_ns.copy()
+            work_ns = np.copy(work_ns)
         for row, taken_ns in item.work_ns.items():
             work_ns[row] = np.maximum(work_ns[row] - taken_ns, 0)
         if item.transfer_ns is not None:
             transfer_ns = np.maximum(transfer_ns - item.transfer_ns, 0)
     if instant_transfers:
-        transfer_ns = np.zeros_like(transfer_ns)
+        transfer_ns = np.broadcast_to(np.zeros(()), transfer_ns.shape)
     return replay(cycles, work_ns=work_ns, transfer_ns=transfer_ns, median_arrivals=median_arrivals)
 
 

@@ -22,7 +22,9 @@ MEDIAN_FACTOR = 1.2533
 NORMAL_DECILES = 2.563
 """From the first to the last decile of a normal distribution, in standard deviations."""
 SEED = 20_240_229
-"""Fixed: the same facts give the same interval."""
+"""Fixed: the same facts give the same interval, and are judged on the same steps."""
+BLOCK = 100
+"""Steps of a block, or more: the longest period that a rank is tested for fits in twice."""
 
 
 def as_number(value: float) -> float | None:
@@ -164,6 +166,29 @@ def draw_blocks(num_steps: int, *, num_draws: int = NUM_DRAWS) -> IntArray:
     count = -(-num_steps // long)
     starts = np.random.default_rng(SEED).integers(num_steps - long + 1, size=(num_draws, count))
     return (starts[:, :, None] + np.arange(long)).reshape(num_draws, -1)[:, :num_steps]
+
+
+def choose_blocks(number: int, most: int, *, block: int = BLOCK) -> IntArray:
+    """Positions of some of ``number`` steps, ascending: all, or blocks of neighbours where these are too many.
+
+    Every n-th step would meet what comes in every second step always, or never. So the steps are cut into equal
+    stretches, and of each one block is chosen, at a random place: every step is as likely as the others in its stretch,
+    but for its ends, and what neighbours have in common is seen. Source: Cochran (1977), Sampling Techniques, 5 and 9,
+    for stratified samples of clusters.
+
+    Args:
+        number: Of all steps.
+        most: How many may be chosen; one at the least is.
+        block: Length of a block, or more.
+    """
+    if number <= most:
+        return np.arange(number)
+    count = max(1, most // block)
+    long = max(1, most) // count
+    edges = np.linspace(0, number, count + 1).astype(np.int64)
+    starts = edges[:-1] + np.random.default_rng(SEED).integers(np.diff(edges) - long + 1)
+    chosen: IntArray = (starts[:, None] + np.arange(long)).reshape(-1)
+    return chosen
 
 
 def bootstrap_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:

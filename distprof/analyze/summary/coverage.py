@@ -10,6 +10,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed
 from distprof.facts.run import KINDS, Clock, Collectives, Run, name_ranks
 from distprof.report.report import Coverage
+from distprof.report.wait_report import is_sample
 
 MAX_GROUPS = 4
 """Groups that a note or a source names."""
@@ -233,7 +234,8 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
         )
     if cycles is not None:
         of_what = "each collective" if cycles.source == "collectives" else "the step as a whole"
-        count = f"{len(cycles.steps):,} steps"
+        used, measured = len(cycles.steps), int(measured_steps.counted.sum())
+        count = f"{used:,} of {measured:,} measured steps" if is_sample(used, measured) else f"{used:,} steps"
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
     if measured_steps.run.meta.clock_readings:
         rounds = len({reading.at_ns for reading in measured_steps.run.meta.clock_readings})

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
-from distprof.analyze.cycles.collective_order import MAX_CELLS, choose_tables
+from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.device_collectives import compute_earliest_starts, mark_last, measure_took
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.stats.statistics import as_numbers
+from distprof.analyze.stats.statistics import as_numbers, choose_blocks
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import Clock, Collectives, FloatArray, IntArray
 from distprof.report.wait_report import WaitReport
+
+MAX_CELLS = 1_250_000
+"""Largest ranks x steps x collectives whose mean is taken; of larger tables, that of blocks of neighbouring steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +86,8 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
 
 
 def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
-    """The counted steps in which every end is known, if there are any, else all, as positions in ``table.steps``; every
-    n-th of too many. On the host clock, an end is known by the wait for it, too."""
+    """The counted steps in which every end is known, if there are any, else all, as positions in ``table.steps``; of
+    too many, blocks. On the host clock, an end is known by the wait for it, too."""
     counted = measured_steps.counted[table.steps]
     known = np.isfinite(table.end_ns)
     if table.clock is Clock.HOST:
@@ -92,8 +95,7 @@ def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray
     whole = counted & known.all(axis=(0, 2))
     counted = whole if whole.any() else counted
     steps = np.flatnonzero(counted)
-    cells = len(steps) * len(table.ranks) * len(table.kinds)
-    return steps[:: max(1, -(-cells // MAX_CELLS))]
+    return steps[choose_blocks(len(steps), MAX_CELLS // max(1, len(table.ranks) * len(table.kinds)))]
 
 
 def _bound_clock_error(table: Collectives, arrival_ns: FloatArray, clocks: ClockMap) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from distprof.record.step.timeline import MAX_SEGMENTS
-from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride
+from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride, is_kept
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
@@ -115,8 +115,8 @@ class CollectiveLog:
 class CollectiveStride:
     """In which steps single collectives are timed on the device: in as many as their cost allows, from every step on.
 
-    The strides are powers of two, so that ranks that come to different ones have the steps of the larger one in common,
-    and need not agree on it. Used by the training thread.
+    The strides are powers of two, and one step of so many is timed, so that ranks that come to different ones have the
+    steps of the larger one in common, and need not agree on it. Used by the training thread.
     """
 
     def __init__(self, every: int | None) -> None:
@@ -142,7 +142,9 @@ class CollectiveStride:
             cheap = 1 << max(0, math.ceil(math.log2(max(needed, 1.0))))
             self.every = max(choose_stride(self._number, timed=True), cheap)
         self._number, self._spent_ns, self._begun_ns = 0, 0, now_ns
-        return self.every > 0 and step % self.every == 0
+        if self._fixed is not None:
+            return self.every > 0 and step % self.every == 0
+        return is_kept(step, self.every)
 
     def spend(self, duration_ns: int, *, collectives: int = 0) -> None:
         """Adds what timing some of the step's collectives took on the host."""

@@ -132,7 +132,7 @@ def format_when(cause: CauseReport, report: Report) -> str:
 
 
 def format_period(cause: CauseReport) -> str:
-    """How regular stalls are: ``every 10th step``; empty if they are not, and for other causes."""
+    """How regular stalls are, or the steps in which a rank is late: ``every 10th step``; empty if they are not."""
     return "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
 
 
@@ -189,7 +189,7 @@ def _show_where(cause: CauseReport) -> str:
 def _show_when(cause: CauseReport, report: Report) -> str:
     if cause.kind is VerdictKind.STALLS:
         return format_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
-    often = "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
+    often = format_period(cause) or "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
     return ", ".join(text for text in (often, format_when(cause, report)) if text) or "every step"
 
 

@@ -34,7 +34,16 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import Report
-from distprof.report.wait_report import Cause, Estimate, Pattern, Stall, Verdict, VerdictKind, WaitReport
+from distprof.report.wait_report import (
+    Cause,
+    Estimate,
+    Pattern,
+    Stall,
+    Verdict,
+    VerdictKind,
+    WaitReport,
+    is_sample,
+)
 
 TEXT_LIMIT = 300
 MAX_GROUPS = 4
@@ -54,17 +63,26 @@ LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 def describe_verdict(report: Report) -> str:
     """A sentence on the largest cause with a name, before it one on those without a name that cost more, and after it
-    one that counts the others; empty for a job of one rank and for traces without steps."""
+    one that counts the others and one on the steps that this is based on, if these are not all; empty for a job of one
+    rank and for traces without steps."""
     verdict = report.verdict
     if report.world_size == 1 or not (report.steps or report.activity is None):
         return ""
-    told, others = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}", count_others(report)
-    if verdict.kind not in NOBODY and (larger := list_larger(report)):
+    told = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
+    after = [text for text in (count_others(report), _describe_basis(report)) if text]
+    larger = [] if verdict.kind in NOBODY else list_larger(report)
+    if larger:
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
         costs[0] = costs[0][0] + MEANS.get(larger[0].kind, ""), costs[0][1]
-        first = format_costs(costs, "the most, ")
-        told = f"{first}. {told[:1].upper()}{told[1:]}{'' if others else '.'}"
-    return told + (f". {others}." if others else "")
+        told = f"{format_costs(costs, 'the most, ')}. {told[:1].upper()}{told[1:]}"
+    return " ".join(f"{text}." for text in (told, *after)) if larger or after else told
+
+
+def _describe_basis(report: Report) -> str:
+    used, measured = report.verdict.steps_used, report.coverage.steps_measured
+    if report.verdict.lost_ratio is None or not is_sample(used, measured):
+        return ""
+    return f"This is based on {used:,} of {measured:,} measured steps"
 
 
 def _describe_largest(report: Report) -> str:
@@ -126,6 +144,8 @@ def _format_steps(report: Report, verdict: Verdict) -> str:
     often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
+        verdict_cause = look_up_verdict_cause(report)
+        often = ("" if verdict_cause is None else format_period(verdict_cause)) or often
     return f"{often}{_format_cause_when(report)}"
 
 
@@ -182,7 +202,9 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
     if verdict_cause is not None and verdict_cause.events is not None:
         alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
         steps = "step" if one else "steps"
-        start = f"{verdict_cause.events:,} {steps} of {verdict.steps_used:,} {'is' if one else 'are'} far longer"
+        measured = report.coverage.steps_measured
+        count = measured if is_sample(verdict.steps_used, measured) else verdict.steps_used
+        start = f"{verdict_cause.events:,} {steps} of {count:,} {'is' if one else 'are'} far longer"
         start += f" (step {verdict_cause.first_step:,})" if one else ""
         start += ", all" if alike and not one and verdict.rank is not None else ""
     who = "" if verdict.rank is None else f"because of rank {verdict.rank}"

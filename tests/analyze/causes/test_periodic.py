@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.periodic import detect_periodic_ranks, fold, log_draw_p_value
+from distprof.analyze.causes.periodic import detect_periodic_ranks, fold, fold_inflation, log_draw_p_value
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.facts.run import Part, Phase
 from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, draw_own, make_cycles
@@ -45,6 +45,41 @@ def test_a_late_seventh_step_is_found_where_no_single_one_stands_out() -> None:
     taken_ns = item.counterfactual.work_ns[2]
     assert taken_ns.shape == (140, 1) and not taken_ns[~item.acts].any()
     assert taken_ns[item.acts] == pytest.approx(item.late_ns, rel=0.3)
+
+
+def test_a_rank_that_alternates_is_late_by_what_it_is_behind_the_others() -> None:
+    """It is found where no single step stands out, and costs nothing where it only is early in the other half."""
+    usual_ns = draw_own(np.random.default_rng(1), 4, 140, sigma=0.3)
+    for late_ms, early_ms, expected_ms in ((20, 0, 20), (10, 10, 10), (0, 20, 0)):
+        own_ns = usual_ns.copy()
+        own_ns[2, ::2, PHASE[Phase.FORWARD]] += late_ms * MS
+        own_ns[2, 1::2, PHASE[Phase.FORWARD]] -= early_ms * MS
+        found = find(own_ns)
+        assert name(found) == ([(2, Phase.FORWARD, 2)] if expected_ms else [])
+        for item in found:
+            assert np.flatnonzero(item.acts).tolist() == list(range(1, 140, 2)) or item.acts[::2].all()
+            assert item.late_ns == pytest.approx(expected_ms * MS, rel=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("related", [-0.5, -0.9])
+def test_steps_that_make_up_for_the_one_before_are_no_rhythm(related: float) -> None:
+    """Noise that changes its sign from step to step, like what ends now in this step and now in the next."""
+    assert not any(find(draw_drift(np.random.default_rng(seed), 4, 120, related=related)) for seed in DRAWS)
+
+
+def test_the_variance_of_every_other_step_by_hand() -> None:
+    """For a = -0.5 it is (1 + 0.5) / (1 - 0.5) = 3 times as large; a level of the steps in question is left out."""
+    draws = np.random.default_rng(1)
+    noise = draws.standard_normal(100_000)
+    for step in range(1, len(noise)):
+        noise[step] -= 0.5 * noise[step - 1]
+    acts = np.arange(len(noise)) % 2 == 0
+    assert fold_inflation(noise + 3 * acts, acts, 2) == pytest.approx(3, rel=0.03)
+    assert fold_inflation(draws.standard_normal(100_000), acts, 2) == pytest.approx(1, abs=0.02)
+    folded = noise[: 100_000 // 50 * 50].reshape(-1, 50)
+    means = folded[:, ::2].mean(axis=1) - folded.mean(axis=1)
+    assert means.var() * 25 / 0.5 / noise.var() == pytest.approx(3, rel=0.1)
 
 
 def test_what_all_ranks_do_in_every_seventh_step_is_no_ranks_fault() -> None:

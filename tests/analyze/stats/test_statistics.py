@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distprof.analyze.stats import statistics
 from distprof.analyze.stats.statistics import (
     bootstrap_interval,
     bound_share,
+    choose_blocks,
     draw_blocks,
     estimate,
     excess_over_others,
@@ -27,6 +30,21 @@ def test_blocks_are_runs_of_neighbouring_steps() -> None:
     assert drawn.shape == (50, 27) and drawn.min() >= 0 and drawn.max() <= 26
     steps = np.diff(drawn.reshape(50, 9, 3), axis=2)
     assert (steps == 1).all()  # 27 ** (1/3) = 3 long
+
+
+def test_a_sample_is_blocks_of_neighbours_one_from_each_stretch() -> None:
+    """300 of 1,000 steps: three blocks, of which each third of the job has one."""
+    blocks = choose_blocks(1000, 300).reshape(3, 100)
+    assert (np.diff(blocks, axis=1) == 1).all()
+    assert [int(at) for at in blocks[:, 0] // 333.4] == [0, 1, 2] and blocks[:, -1].tolist() < [334, 667, 1000]
+    assert choose_blocks(5, 5).tolist() == choose_blocks(5, 9).tolist() == [0, 1, 2, 3, 4]
+
+
+@given(number=st.integers(0, 3000), most=st.integers(0, 3000), block=st.integers(1, 200))
+def test_a_sample_has_as_many_steps_as_it_may_and_none_twice(number: int, most: int, block: int) -> None:
+    chosen = choose_blocks(number, most, block=block)
+    assert (np.diff(chosen) > 0).all() and all(0 <= step < number for step in [*chosen[:1], *chosen[-1:]])
+    assert min(number, most) - block < len(chosen) <= max(min(number, most), min(number, 1))
 
 
 def test_the_middle_half_by_hand() -> None:

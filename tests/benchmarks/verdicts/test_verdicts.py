@@ -147,7 +147,7 @@ def test_the_verbs_print_their_figures(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["verdicts", "--only", "nothing"]) == 2
     assert main(["verdicts", "--runs", "0"]) == 2
     capsys.readouterr()
-    assert main(["report", "--ranks", "16", "--steps", "20"]) == 0
+    assert main(["report", "--ranks", "16", "--steps", "20", "--every", "2"]) == 0
     shown = capsys.readouterr().out
-    assert "16 ranks x 20 steps; verdict: rank 8" in shown and "GB at most" in shown
+    assert "16 ranks x 20 steps: rank 8 is " in shown and " late in every 2nd step" in shown and "GB at most" in shown
     assert main(["report", "--ranks", "0"]) == 2
