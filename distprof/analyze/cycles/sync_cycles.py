@@ -285,8 +285,8 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
     infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
     if any(info.point_to_point for info in infos):
         return (
-            "ranks send to each other point to point, as the stages of a pipeline do: waits for that are not recorded, "
-            "and look like work"
+            "ranks send to each other point to point, as the stages of a pipeline do: how long they wait there is "
+            "recorded, but not for which rank, so nobody is named or cleared"
         )
     if cycles is None:
         return (
