@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distprof.render.finding_texts import describe_finding
-from distprof.render.sections.cause_words import name_hosts
+from distprof.render.sections.cause_words import measure_data_share, name_hosts
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.units import clean_text
 from distprof.report.report import Report
@@ -75,5 +75,8 @@ def _advise_unnamed(report: Report) -> str:
     if not phases:
         return ""
     largest = max(phases, key=lambda phase: phase.share_ratio or 0.0)
+    inside = 1 - (report.headline.between_ratio or 0.0)
+    if measure_data_share(report) >= (largest.share_ratio or 0.0) * inside:
+        return "get batches sooner: more workers of the loader, batches fetched ahead, storage closer by"
     how = "profile=kernels shows its kernels" if report.device_type == "cuda" else "profile=modules shows its modules"
     return f"make {largest.phase} faster, the largest phase; {how}"

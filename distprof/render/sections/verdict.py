@@ -14,6 +14,7 @@ from distprof.render.sections.cause_words import (
     format_where,
     list_named,
     look_up_verdict_cause,
+    measure_data_share,
     name_cause,
     name_link,
     show_share,
@@ -37,18 +38,32 @@ BLURRED_RATIO = 0.1
 """Where one rank takes over from another is known to this share of the shorter stretch."""
 EVERY_RATIO = 0.8
 """Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
+NOTABLE_DATA_RATIO = 0.05
+"""Share of a step from which a single process is said to wait for its data."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
-    """One sentence on the largest cause, and one that counts the others; empty for a job of one rank and for traces
-    without steps."""
+    """One sentence on the largest cause, and one that counts the others; empty for traces without steps, and for a job
+    of one rank that does not wait for its data."""
     verdict = report.verdict
-    if report.world_size == 1 or not (report.steps or report.activity is None):
+    if not (report.steps or report.activity is None):
         return ""
+    if report.world_size == 1:
+        return _describe_alone(report)
     others = count_others(report)
     mark = "critical: " if verdict.critical else ""
     return f"{mark}{_describe_largest(report)}" + (f". {others}." if others else "")
+
+
+def _describe_alone(report: Report) -> str:
+    """Nobody holds a single process up, but its data may."""
+    share_ratio = measure_data_share(report)
+    if share_ratio < NOTABLE_DATA_RATIO or report.headline.step_mean_ns is None:
+        return ""
+    long = format_time(share_ratio * report.headline.step_mean_ns)
+    shorter = f"with every batch ready in time, steps would be up to {format_ratio(share_ratio)} shorter"
+    return f"the process waits for its data for {format_ratio(share_ratio)} of a step ({long}): {shorter}"
 
 
 def _describe_largest(report: Report) -> str:
