@@ -28,7 +28,7 @@ from distprof.storage.run_folder import read_run
 SIZES = "0,2,5,20"
 MOST_RANKS = 4
 DESCRIPTION = f"""\
-Trains with five small loops on ranks of this machine, delays one rank (which, where and how is drawn by chance), and
+Trains with six small loops on ranks of this machine, delays one rank (which, where and how is drawn by chance), and
 compares the report with the truth: what the delay costs a step is measured in the same processes, in pairs of steps
 with and without it, half of them before and half after the judged steps. In as many jobs as of each size nobody is
 delayed, and whatever is named is a false alarm. A job takes 15 to 25 seconds. Prints a table in Markdown; a line for

@@ -1,4 +1,4 @@
-"""The jobs of the bench ``live``: five training loops, and one delay in each job, both drawn by chance. No torch
+"""The jobs of the bench ``live``: six training loops, and one delay in each job, both drawn by chance. No torch
 here."""
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ RARE_RATIO = 0.2
 """Share of the delays that act in few steps only, as the garbage collector does."""
 RARE_PLACES = ("forward", "backward", "optimizer")
 EVALUATE_EVERY, CHECKPOINT_EVERY = 5, 10
+LOCAL_STEPS = 4
+"""Of local SGD, from one averaging of parameters to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class LoopFacts:
     """Where a delay can be put, and what distprof calls the time that is lost there."""
     own: tuple[Answer, ...] = ()
     """What holds this loop up without any delay; to name it is right."""
+    steps: int = 1
+    """Steps of a turn, at whose end ranks wait for each other. Each gets its share of the delay."""
 
 
 _STEP: dict[str, Phase | Stretch] = {
@@ -55,6 +59,7 @@ LOOPS: dict[str, LoopFacts] = {
         phases=_STEP | {"evaluation": Stretch.EVALUATION, "checkpoint": Stretch.CHECKPOINT}, own=(_SAVES,)
     ),
     "unequal": LoopFacts(phases=_STEP, own=(_UNEQUAL,)),
+    "local_sgd": LoopFacts(phases=_STEP, steps=LOCAL_STEPS),
 }
 """By name; `benchmarks.live.loops` has a file for each."""
 _EVERY = {"evaluation": EVALUATE_EVERY, "checkpoint": CHECKPOINT_EVERY}
@@ -80,7 +85,7 @@ class LiveJob:
     loop: str
     num_ranks: int
     steps: int
-    """Judged steps."""
+    """Judged steps, or turns of a loop whose turns have several; so are the pairs."""
     pairs: int
     """Pairs of steps with and without the delay that measure its cost. 0 without a delay."""
     seed: int

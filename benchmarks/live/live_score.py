@@ -70,9 +70,10 @@ def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     """Scores one report."""
     job = truth.job
     delay = job.delay
-    acting_ratio = find_acting_ratio(job)
-    cost = None if delay is None else estimate_cost(truth.halves, acting_ratio=acting_ratio)
-    mean_ns = truth.delay_ns * acting_ratio
+    acting_ratio = find_acting_ratio(job)  # of the turns
+    share = acting_ratio / LOOPS[job.loop].steps
+    cost = None if delay is None else estimate_cost(truth.halves, acting_ratio=share)
+    mean_ns = truth.delay_ns * share
     hidden = cost is not None and cost.high < HIDDEN_RATIO * mean_ns and cost.high - cost.low <= mean_ns
     found = list_named(report)
     own = tuple(item for item in found if _is_own(job, item.answer))

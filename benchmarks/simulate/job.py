@@ -119,6 +119,11 @@ class SimulatedJob:
     """DDP's, instead of ``num_buckets`` alike ones."""
     micro_steps: int = 1
     """Micro-steps of a step, of which only the last one reduces gradients; ``phase_ns`` is of one, data included."""
+    sync_every: int = 1
+    """Above 1, local SGD: in place of reducing gradients, ``num_buckets`` collectives average the parameters after so
+    many steps each, and ranks wait for every one."""
+    sync_between: bool = False
+    """They do so once the step has ended, and not in its last phase."""
     reshard_after_forward: bool = True
     """FSDP's and HSDP's units gather their parameters again in backward."""
     jitter_ratio: float = 0.02
@@ -164,14 +169,17 @@ class SimulatedJob:
 
         Raises:
             ValueError: A size is below one, a phase is not one of `OWN_PHASES`, the ranks are not a multiple of HSDP's
-                shards, or the shared rules are asked to stop a rank.
+                shards, sharded parameters are averaged, or the shared rules are asked to stop a rank.
         """
-        if min(self.num_ranks, self.ranks_per_host, self.num_buckets, self.micro_steps) < 1 or self.num_steps < 0:
+        sizes = (self.num_ranks, self.ranks_per_host, self.num_buckets, self.micro_steps, self.sync_every)
+        if min(sizes) < 1 or self.num_steps < 0:
             raise ValueError("a job needs at least one rank, one rank per host, one bucket and one micro-step")
         if not set(self.phase_ns) <= set(OWN_PHASES) or any(delay.phase not in OWN_PARTS for delay in self.delays):
             raise ValueError(f"own phases are {', '.join(OWN_PHASES)}")
         if self.strategy == "hsdp" and self.num_ranks % (self.shard_size or 2):
             raise ValueError("hsdp has replicas: the number of ranks must be a multiple of a shard's, or even")
+        if self.sync_every > 1 and self.strategy != "ddp":
+            raise ValueError("only jobs without sharding may average parameters every so many steps")
         if self.rules == "shared" and self.stops:
             raise ValueError("no rank can be stopped under the shared rules")
 

@@ -74,7 +74,7 @@ def _write_rows(
     nothing = np.zeros((job.num_ranks, job.num_steps))
     for phase in PHASES:
         waits = [index for index, op in enumerate(issues) if op.wait is phase and not op.between]
-        waited_ns = schedule.exposed_ns[:, :, waits].sum(axis=2)
+        waited_ns = np.nansum(schedule.exposed_ns[:, :, waits], axis=2)
         own_ns = nothing if phase is Phase.DATA and job.data_between else schedule.part_ns[:, :, PART_CODE[phase]]
         rows[:, :, COLUMN[f"{phase}_host_ns"]] = (own_ns + waited_ns) * scale
         if phase in OWN_PHASES:
@@ -84,11 +84,15 @@ def _write_rows(
         busy_ns = np.empty_like(nothing)
         for first in range(0, job.num_ranks, BLOCK):
             block = slice(first, first + BLOCK)
-            busy_ns[block] = measure_union(schedule.arrival_ns[block][:, :, own], schedule.over_ns[block][:, :, own])
-        rows[:, :, COLUMN[f"{kind}_count"]] = len(own)
-        rows[:, :, COLUMN[f"{kind}_bytes"]] = sum(issues[index].size_bytes for index in own)
+            begin_ns, over_ns = (values[block][:, :, own] for values in (schedule.arrival_ns, schedule.over_ns))
+            busy_ns[block] = measure_union(np.nan_to_num(begin_ns), np.nan_to_num(over_ns))
+        happened = np.isfinite(schedule.arrival_ns[:, :, own])
+        rows[:, :, COLUMN[f"{kind}_count"]] = happened.sum(axis=2)
+        rows[:, :, COLUMN[f"{kind}_bytes"]] = happened @ np.array(
+            [issues[index].size_bytes for index in own], dtype=float
+        )
         rows[:, :, COLUMN[f"{kind}_busy_host_ns"]] = busy_ns * scale
-        rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = schedule.exposed_ns[:, :, own].sum(axis=2) * scale
+        rows[:, :, COLUMN[f"{kind}_exposed_host_ns"]] = np.nansum(schedule.exposed_ns[:, :, own], axis=2) * scale
     return rows
 
 
@@ -102,6 +106,7 @@ def _tabulate(
         for group in range(int(groups.max()) + 1):
             members = np.flatnonzero(groups == group)
             shift, scale = base[members, None, None], rate[members, None, None]
+            steps = np.flatnonzero(np.isfinite(schedule.arrival_ns[members[0], :, own[0]]))
             tables.append(
                 Collectives(
                     group="default" if partition == "world" else f"{partition}-{group}",
@@ -110,19 +115,19 @@ def _tabulate(
                     kinds=tuple(issues[index].kind for index in own),
                     phases=tuple(issues[index].phase for index in own),
                     sizes_bytes=tuple(issues[index].size_bytes for index in own),
-                    steps=np.arange(job.num_steps),
-                    arrival_ns=_restamp(_cut(schedule.arrival_ns, members, own), scale, shift),
-                    end_ns=_restamp(_cut(schedule.over_ns, members, own), scale, shift),
-                    exposed_ns=_restamp(_cut(schedule.exposed_ns, members, own), scale, 0.0),
+                    steps=steps,
+                    arrival_ns=_restamp(_cut(schedule.arrival_ns, members, steps, own), scale, shift),
+                    end_ns=_restamp(_cut(schedule.over_ns, members, steps, own), scale, shift),
+                    exposed_ns=_restamp(_cut(schedule.exposed_ns, members, steps, own), scale, 0.0),
                 )
             )
     return tuple(tables)
 
 
-def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
-    """Some ranks and collectives; if that is all, the array itself, which may be large."""
-    whole = len(members) == values.shape[0] and len(own) == values.shape[2]
-    part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
+def _cut(values: FloatArray, members: IntArray, steps: IntArray, own: list[int]) -> FloatArray:
+    """Some ranks, steps and collectives; if that is all, the array itself, which may be large."""
+    whole = (len(members), len(steps), len(own)) == values.shape
+    part: FloatArray = values if whole else values[np.ix_(members, steps, np.array(own))]
     return part
 
 

@@ -15,6 +15,7 @@ PARTS: tuple[Part, ...] = (*PHASES, *Stretch)
 PART_CODE: dict[Part, int] = {part: code for code, part in enumerate(PARTS)}
 NUMBER_BYTES = 4
 _COMPUTING = (Phase.FORWARD, Phase.BACKWARD)
+_AFTER = (Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)
 
 Partition = Literal["world", "shard", "replica"]
 
@@ -45,11 +46,12 @@ class Issue:
     partition: Partition = "world"
     between: bool = False
     every: int = 1
-    """Only before steps that are a multiple of this, except the first."""
+    """Between steps: only before those that are a multiple of this, except the first. In a step: only in the last of
+    every so many."""
 
     def happens(self, step: int) -> bool:
         """Whether it is issued in, or before, a step."""
-        return not self.between or (step > 0 and step % self.every == 0)
+        return (step > 0 and step % self.every == 0) if self.between else (step + 1) % self.every == 0
 
 
 Program = list[Compute | Issue]
@@ -74,13 +76,16 @@ def find_groups(job: SimulatedJob, partition: str) -> IntArray:
 
 def has_between(job: SimulatedJob) -> bool:
     """Whether the ranks do anything between two steps."""
-    return bool(job.between) or job.data_between or any(delay.phase in tuple(Stretch) for delay in job.delays)
+    averaged = job.sync_every > 1 and job.sync_between
+    return (
+        averaged or bool(job.between) or job.data_between or any(delay.phase in tuple(Stretch) for delay in job.delays)
+    )
 
 
 def _write_between(job: SimulatedJob) -> Program:
     if not has_between(job):
         return []
-    program: Program = []
+    program = _write_averaging(job) if job.sync_between else []
     stretches = {item.stretch: item for item in job.between}
     for stretch in dict.fromkeys([*stretches, *Stretch]):
         program.append(Compute(phase=stretch, share_ratio=1, between=True))
@@ -109,6 +114,9 @@ def _write_ddp(job: SimulatedJob) -> Program:
     for _ in range(job.micro_steps - 1):
         program += [*_write_data(job), *(Compute(phase=phase, share_ratio=1) for phase in _COMPUTING)]
     program += [*_write_data(job), Compute(phase=Phase.FORWARD, share_ratio=1)]
+    if job.sync_every > 1:
+        program += [Compute(phase=phase, share_ratio=1) for phase in (Phase.BACKWARD, *_AFTER)]
+        return program if job.sync_between else [*program, *_write_averaging(job)]
     for part, bucket in enumerate(buckets):
         program.append(Compute(phase=Phase.BACKWARD, share_ratio=bucket.backward_ratio, piece=part))
         program.append(
@@ -117,8 +125,19 @@ def _write_ddp(job: SimulatedJob) -> Program:
                 blocking=part == len(buckets) - 1, size_bytes=bucket.size_bytes, transfer_ns=bucket.transfer_ns,
             )
         )  # fmt: skip
-    program += [Compute(phase=phase, share_ratio=1) for phase in (Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)]
+    program += [Compute(phase=phase, share_ratio=1) for phase in _AFTER]
     return program
+
+
+def _write_averaging(job: SimulatedJob) -> Program:
+    """Parameters of all ranks are averaged, in place of gradients."""
+    if job.sync_every == 1:
+        return []
+    issue = Issue(
+        kind=CollectiveKind.ALL_REDUCE, phase=Phase.OTHER, wait=Phase.OTHER, blocking=True, size_bytes=job.bucket_bytes,
+        transfer_ns=job.transfer_ns / job.num_buckets, between=job.sync_between, every=job.sync_every,
+    )  # fmt: skip
+    return [issue] * job.num_buckets
 
 
 def _write_fsdp(job: SimulatedJob) -> Program:

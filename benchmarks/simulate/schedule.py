@@ -35,10 +35,12 @@ class Schedule:
     def find_cycles(self, first: int) -> FloatArray:
         """From the end of one step's last wait to that of the next, on the rank where it ends last, ``[num_steps]``.
 
+        Where not every step has a wait, from the end of one step to that of the next.
+
         Args:
             first: How many of the collectives lie between steps.
         """
-        known = self.over_ns.shape[2] > first
+        known = self.over_ns.shape[2] > first and bool(np.isfinite(self.over_ns[:, :, -1]).all())
         marks = self.over_ns[:, :, -1].max(axis=0) if known else self.end_ns.max(axis=0)
         return np.diff(marks, prepend=0.0)
 

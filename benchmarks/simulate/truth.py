@@ -32,7 +32,8 @@ class Truth:
     """What really happened on the true clock, and what would have happened without the faults; ns."""
 
     step_ns: FloatArray
-    """From the end of one step's last wait to the end of the next one's; the first from its start, ``[num_steps]``."""
+    """From the end of one step's last wait to the end of the next one's; the first from its start, ``[num_steps]``.
+    Where not every step has a wait, from the end of one step to that of the next."""
     exposed_ns: FloatArray
     """Communication that blocked a rank, including waits inside own phases, ``[num_ranks, num_steps]``."""
     wait_ns: FloatArray
@@ -105,7 +106,7 @@ def _play(
     issues = list_issues(program)[first:]
     told = Truth(
         step_ns=step_ns,
-        exposed_ns=schedule.exposed_ns[:, :, first:].sum(axis=2),
+        exposed_ns=np.nansum(schedule.exposed_ns[:, :, first:], axis=2),
         wait_ns=(schedule.last_arrival_ns - schedule.arrival_ns)[:, :, first:] if truth else nothing,
         transfer_ns=(schedule.over_ns - schedule.last_arrival_ns)[:, :, first:] if truth else nothing,
         columns={

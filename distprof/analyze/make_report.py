@@ -82,7 +82,7 @@ def analyze(run: Run) -> Report:
         bandwidths=tuple(report_bandwidths(measured_steps)),
         what_if=tuple(list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
         forecasts=report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s),
-        stalls=tuple(list_stalls(measured_steps, cycles)),
+        stalls=tuple(list_stalls(measured_steps, enough)),
         clocks=tuple(report_clocks(run)),
         device_clocks=device_clocks,
         flops=report_flops(measured_steps),

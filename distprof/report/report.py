@@ -141,7 +141,7 @@ class BetweenReport:
     parts: tuple[BetweenPart, ...]
     """They add up to the time between; parts that no rank spent time in are left out."""
     cycle_mean_ns: tuple[float | None, ...]
-    """Mean step on the host clock and the mean time between steps, by position in ``Report.ranks``."""
+    """Mean step on the host clock and mean time between steps, over the same steps, by position in ``Report.ranks``."""
     cycle_spread_ns: Spread
     """Of cycle_mean_ns across ranks, in ns."""
     between_ratio: float | None

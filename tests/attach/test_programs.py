@@ -65,6 +65,11 @@ RUNS = {
     "by_hand": Watched(program="by_hand", steps=11, phases="data forward backward all_reduce"),
     "accumulation": Watched(program="accumulation", steps=10, phases=f"{DDP} grad_norm"),
     "gan": Watched(program="gan", steps=28, phases=DDP),
+    **{
+        f"local_sgd_{how}": Watched(program="local_sgd", steps=52, phases="forward backward optimizer",
+                                    arguments=("--how", how))
+        for how in ("loop", "averager", "accelerate")
+    },
     "lbfgs": Watched(program="lbfgs", steps=10, phases="forward backward optimizer"),
     "inference": Watched(program="inference", steps=10 - 2, phases="data forward"),
     "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",
@@ -195,6 +200,14 @@ def test_waits_for_an_optimizer_that_shards_its_state_are_seen_in_its_step(ended
     measured = run.column("warmup") == 0
     assert (run.column("other_count")[measured] == 4).all(), "each parameter is sent by the rank that updates it"
     assert (run.column("other_exposed_host_ns")[measured] > 0).all()
+
+
+@pytest.mark.parametrize("how", ["loop", "averager", "accelerate"])
+def test_ranks_that_average_parameters_after_every_fourth_step_are_compared_in_rounds(ended: Ended, how: str) -> None:
+    """Their collectives lie between steps, and are where the ranks meet."""
+    report = analyze(ended.read(f"local_sgd_{how}"))
+    assert any("rounds of 4 steps, from one meeting of" in line for line in report.coverage.sources)
+    assert report.causes is not None and not any("no collective" in note for note in report.coverage.notes)
 
 
 def test_only_gradients_count_as_their_synchronisation(ended: Ended) -> None:

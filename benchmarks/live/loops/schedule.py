@@ -20,7 +20,7 @@ WARMUP, CALIBRATION = 4, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One step."""
+    """One step, or several where ranks wait for each other only after so many."""
 
     number: int
     """Decides on the step's data and on what is done every so many steps; the steps of a pair have the same."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.live.live_job import LiveJob
+from benchmarks.live.live_job import LOOPS, LiveJob
 from benchmarks.live.loops.bucket_hook import make_hook
 from benchmarks.live.loops.schedule import Turn, plan_turns
 from distprof.config.schema import ProfileConfig
@@ -40,7 +40,7 @@ class Stage:
         self.world, self._job, self._folder = world, job, folder
         self._turns = plan_turns(job)
         self._ends_ns = [time.perf_counter_ns()]
-        self._delay_ns, self._armed = 0.0, False
+        self._delay_ns, self._strokes = 0.0, 0
         self._profiler: Profiler | None = None
 
     def start(self, *models: nn.Module, strategy: str) -> Profiler:
@@ -67,20 +67,21 @@ class Stage:
         yield from self._turns
 
     def pause(self, place: str) -> None:
-        """The delay, if it acts here and has not yet in this cycle."""
+        """The delay, if it acts here and has not yet in this cycle; in a cycle of several steps, the share of one."""
         delay = self._job.delay
-        if not self._armed or delay is None or delay.place != place:
+        if not self._strokes or delay is None or delay.place != place:
             return
-        self._armed = False
+        self._strokes -= 1
+        delay_ns = self._delay_ns / LOOPS[self._job.loop].steps
         if not delay.spins:
-            time.sleep(self._delay_ns / 1e9)
+            time.sleep(delay_ns / 1e9)
             return
-        end_ns = time.perf_counter_ns() + self._delay_ns
+        end_ns = time.perf_counter_ns() + delay_ns
         while time.perf_counter_ns() < end_ns:
             pass
 
     def synced(self) -> None:
-        """The loop calls it once per step: every rank has just waited for the others."""
+        """The loop calls it once per turn: every rank has just waited for the others."""
         self._ends_ns.append(time.perf_counter_ns())
         done = len(self._ends_ns) - 1
         delay = self._job.delay
@@ -89,7 +90,8 @@ class Stage:
         following = self._turns[done]
         if self._turns[done - 1].part == "calibration" != following.part:
             self._delay_ns = delay.every * self._job.size_ratio * statistics.median(self._cycles_ns("calibration"))
-        self._armed = following.delayed and following.number % delay.every == 0
+        acts = following.delayed and following.number % delay.every == 0
+        self._strokes = LOOPS[self._job.loop].steps if acts else 0
 
     def finish(self) -> dict[str, Any]:
         """Closes the profiler. Collective.

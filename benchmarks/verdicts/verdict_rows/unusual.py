@@ -1,10 +1,13 @@
-"""Phases that cancel, rare events, changes half-way, delays that overlap hides, unequal data, time between steps."""
+"""Phases that cancel, rare events, changes half-way, delays that overlap hides, unequal data, time between steps, and
+ranks that meet every k-th step."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from benchmarks.simulate import Between, Delay, SimulatedJob
 from benchmarks.verdicts.verdict_rows.row import (
@@ -22,6 +25,7 @@ from benchmarks.verdicts.verdict_rows.row import (
 from distprof.facts.run import Part, Phase, Stretch
 
 MS = 1_000_000
+FEWEST_ROUNDS = 12
 LOGGING = Between(stretch=Stretch.LOGGING, own_ns=0.3 * MS)
 EVALUATION = Between(stretch=Stretch.EVALUATION, own_ns=60 * MS, every=10)
 CHECKPOINT = Between(stretch=Stretch.CHECKPOINT, own_ns=30 * MS, every=20)
@@ -109,6 +113,15 @@ def _save_alone(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     return add(job, Delay(rank=0, phase=Stretch.CHECKPOINT, delay_ns=delay_ns, every=every))
 
 
+def _average_seldom(draws: Draws, num_steps: int, *, late: bool) -> SimulatedJob:
+    """Local SGD: ranks average their parameters every second, fourth or eighth step, at least twelve times."""
+    periods = [every for every in (2, 4, 8) if every == 2 or num_steps // every >= FEWEST_ROUNDS]
+    every, between = int(draws.choice(np.array(periods))), bool(draws.integers(2))
+    transfer_ns = 10.0 * MS * every  # as much of a step as that of gradients in others
+    job = make_plain("ddp", sync_every=every, sync_between=between, transfer_ns=transfer_ns)
+    return add(job, draw_delay(draws, job, delay_ns=draw_size(draws) * sum(job.phase_ns.values()))) if late else job
+
+
 def _rows(group: str, *cases: tuple[str, Any, dict[str, Any]]) -> list[Row]:
     return [
         Row(name=f"{strategy}-{name}", group=group, make=functools.partial(make, strategy=strategy, **options))
@@ -134,4 +147,6 @@ UNUSUAL_ROWS: tuple[Row, ...] = (
         ("loop-in-step", _draw_between, {"parts": IN_STEP}), ("loop-between", _draw_between, {"parts": tuple(Stretch)}),
         ("save-alone", _save_alone, {}),
     ),
+    Row(name="local-sgd", group="local SGD", make=functools.partial(_average_seldom, late=True)),
+    Row(name="local-sgd-nobody", group="local SGD", make=functools.partial(_average_seldom, late=False)),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import median_of_others
 from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, FloatArray, IntArray, Part, Phase, Stretch
-from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, VerdictKind
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, Pattern, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
@@ -105,9 +105,16 @@ def _report_named(
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
         cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
-        events=count_stalls(measured_steps, cycles, item) if stalls else None, period=item.period, late_ns=item.late_ns,
+        events=count_stalls(measured_steps, cycles, item) if stalls else None,
+        period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
         critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
     )  # fmt: skip
+
+
+def measure_late(cycles: SyncCycles, item: CandidateCause) -> float | None:
+    """How late its ranks are in a step; what comes now and then is lost in one step of a cycle."""
+    single = item.kind is VerdictKind.STALLS or item.pattern is Pattern.INTERMITTENT
+    return item.late_ns if item.late_ns is None or not single else item.late_ns * cycles.span
 
 
 def _scale(cost: Estimate, scale: float) -> Estimate:

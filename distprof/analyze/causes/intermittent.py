@@ -128,8 +128,8 @@ def _test_ranks(
         independent = count_independent(own_at, phase_ns[row, :, events.part], usual)
         share = independent / len(own_at)
         size, number = by_size[row] ** share, by_number[row] ** share
-        looked = cycles.steps[np.sort(np.concatenate([usual, own_at]))]
-        period, phase, regular = estimate_period(cycles.steps[own_at], looked)
+        looked = cycles.turns[np.sort(np.concatenate([usual, own_at]))]
+        period, phase, regular = estimate_period(cycles.turns[own_at], looked)
         alike = likeness_p_value(own_excess_ns, independent) if pure else 1.0
         p_values = (
             size / 2, number, fisher_combine(size, regular), fisher_combine(number, alike),
@@ -140,7 +140,7 @@ def _test_ranks(
             continue
         named_period = period if regular < ALPHA_PERIOD else None
         if named_period is not None:
-            on_time = cycles.steps[own_at] % period == phase
+            on_time = cycles.turns[own_at] % period == phase
             if _is_chance(rows[~here], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
                 own_at, own_excess_ns = own_at[on_time], own_excess_ns[on_time]
             else:

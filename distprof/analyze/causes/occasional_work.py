@@ -73,7 +73,7 @@ def detect_occasional_work(cycles: SyncCycles, unexplained: Unexplained) -> tupl
         for row, slow_at, excess_ns in _list_slow(
             phase_ns[:, at, part], at, stretched, measure_excesses, usual_cycle_ns, least_ns, alpha
         ):
-            period, _, p_value = estimate_period(cycles.steps[slow_at], cycles.steps)
+            period, _, p_value = estimate_period(cycles.turns[slow_at], cycles.turns)
             named_period = period if p_value < ALPHA_PERIOD else None
             found.append(
                 make_candidate(

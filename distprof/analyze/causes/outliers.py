@@ -201,7 +201,7 @@ def count_stalls(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candid
     the steps took.
     """
     judged = int(item.acts.sum())
-    if not is_sample(len(cycles.steps), int(measured_steps.counted.sum())):
+    if cycles.span > 1 or not is_sample(len(cycles.steps), int(measured_steps.counted.sum())):
         return judged
     if not len(item.rows) or item.part is None:
         step_ns = measured_steps.run.step_ns(cycles.clock)[cycles.positions][:, measured_steps.counted]

@@ -95,7 +95,7 @@ def _is_regular(own_ns: FloatArray, part: Part) -> bool:
 def _test_part(
     cycles: SyncCycles, own_ns: FloatArray, code: int, periods: range, alpha_per_test: float
 ) -> Iterator[CandidateCause]:
-    steps, behind_ns = cycles.steps, own_ns - medians_of_others(own_ns)
+    steps, behind_ns = cycles.turns, own_ns - medians_of_others(own_ns)
     scaled = standardise(behind_ns)
     autocorrelation = lag1_autocorrelation(behind_ns)
     best = np.zeros((3, len(own_ns)))  # logarithm of the p-value, period, first step

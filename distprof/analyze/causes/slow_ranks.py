@@ -24,7 +24,7 @@ from distprof.analyze.causes.lateness import (
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.statistics import midmean
+from distprof.analyze.stats.statistics import excess_over_others, midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
@@ -41,6 +41,10 @@ NAMED_RATIO = 0.25
 """Of the time that a rank loses before a collective: a part that explains less of it is not named."""
 MAX_DRIFT = 2.0
 """A rank that gets slower by a smaller factor at a change point remains one cause."""
+IN_MOST_RATIO = 0.5
+"""Of the excess: a rank must be late by so much in the median round, as recorded. A single long step is in k times as
+many rounds of k steps as steps, which may be more than the quarter of the values that a midmean leaves out at either
+end, and in a round it looks like a rank's speed."""
 BEYOND_HOST_FACTOR = 1.5
 """A rank of a slow host that is late by more than this many times the host's excess is late for itself as well."""
 Stretch = tuple[int, int]
@@ -195,11 +199,20 @@ def _make_candidate(
     excess = [item.excess_ns[0] for part in parts for item in late[part]] or [
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
+    where = _choose_part(cycles, rank, stretch, parts, rest_ns)
+    if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * taken_ns.sum():
+        return None
     return CandidateCause(
-        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=_choose_part(cycles, rank, stretch, parts, rest_ns),
-        acts=acts, counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}),
-        late_ns=float(taken_ns.sum()), excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
+        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=where, acts=acts,
+        counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
+        excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip
+
+
+def _measure_median(cycles: SyncCycles, row: int, part: Part | None, stretch: Stretch) -> float:
+    """By how much a rank exceeds the others in the median cycle of a stretch, in a part or in all of its own time."""
+    own_ns = cycles.work_ns.sum(axis=2) if part is None else cycles.phase_ns[:, :, OWN_PARTS.index(part)]
+    return float(np.median(excess_over_others(own_ns, row)[stretch[0] : stretch[1]]))
 
 
 def _list_likely(rank: _Rank, part: Part, stretch: Stretch) -> list[Lateness]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
-from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps, sum_exposed
 from distprof.analyze.stats.overhead import choose_clock, read_costs
 from distprof.analyze.stats.statistics import fast_median, mad_sigma
 from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
@@ -118,7 +118,7 @@ def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
         if late is None and far and far[0] == cycle + 1:  # a rank that leaves late makes this cycle and the next longer
             window.append(far.pop(0))
             late = _locate_late(measured_steps, cycles, times, window)
-        found.append((times.measure_lost(window), window, late))
+        found.append((times.measure_lost(window) * cycles.span, window, late))
     longest = sorted(found, key=lambda item: -item[0])[:MAX_LISTED]
     return [_make_stall(measured_steps, cycles, window, late, lost_ns) for lost_ns, window, late in longest]
 
@@ -198,12 +198,21 @@ def _choose_last(
 def _make_stall(
     measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None, lost_ns: float
 ) -> Stall:
-    first = int(cycles.steps[window[0]])
+    first = _choose_step(measured_steps, cycles, window[0], late)
     return Stall(
         step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
         rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
         phase=_choose_phase(measured_steps, cycles, window, late).value, lost_ns=lost_ns,
     )  # fmt: skip
+
+
+def _choose_step(measured_steps: MeasuredSteps, cycles: SyncCycles, cycle: int, late: _Late | None) -> int:
+    """The longest step of a cycle, without the waits: on the late rank or, if no rank is named, on average."""
+    steps = np.arange(cycles.steps[cycle] - cycles.span + 1, cycles.steps[cycle] + 1)
+    positions = cycles.positions if late is None else cycles.positions[[late.row]]
+    run, clock = measured_steps.run, cycles.clock
+    own_ns = run.step_ns(clock)[positions][:, steps] - sum_exposed(run.rows[positions][:, steps], clock)
+    return int(steps[np.nan_to_num(own_ns).mean(axis=0).argmax()])
 
 
 def _choose_phase(measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None) -> Part:

@@ -72,7 +72,7 @@ def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[l
 def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalData | None:
     """Regresses the ranks' own times on their tokens; None: tokens are equal, not known, or cost no time."""
     phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
-    tokens = unexplained.measured_steps.run.column("tokens")[np.ix_(cycles.positions, cycles.steps)]
+    tokens = cycles.average(unexplained.measured_steps.run.column("tokens"))
     known: BoolArray = np.logical_and.reduce(np.isfinite(tokens), axis=0)
     if known.sum() < MIN_CYCLES:
         return None

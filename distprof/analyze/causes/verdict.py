@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.causes.cause_report import CRITICAL_RATIO, gather_evidence, is_confirmed, name_cause
+from distprof.analyze.causes.cause_report import CRITICAL_RATIO, gather_evidence, is_confirmed, measure_late, name_cause
 from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
@@ -123,16 +123,16 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
     confirmed = is_confirmed(cycles, item)
     others = len(cycles.positions) - (len(item.rows) if about_ranks else 0)
     one = about_ranks and len(item.rows) == 1
-    held = float(item.acts.mean())
+    held = None if cycles.span > 1 and item.pattern is Pattern.INTERMITTENT else float(item.acts.mean())
     return Verdict(
         kind=item.kind, critical=cost.alone_ratio.low >= CRITICAL_RATIO and confirmed is not False, confirmed=confirmed,
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
-        hosts=item.hosts, late_ns=item.late_ns,
+        hosts=item.hosts, late_ns=measure_late(cycles, item),
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=item.reason or _explain(confirmed),
+        steps_used=len(cycles.steps) * cycles.span, reason=item.reason or _explain(confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip
 
@@ -186,5 +186,5 @@ def _no_verdict(cycles: SyncCycles | None, reason: str) -> Verdict:
         kind=VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None, phase=None, cause=None,
         hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
         clock=Clock.HOST.value if cycles is None else cycles.clock.value,
-        steps_used=0 if cycles is None else len(cycles.steps), reason=reason, evidence=(),
+        steps_used=0 if cycles is None else len(cycles.steps) * cycles.span, reason=reason, evidence=(),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 Between two waits a rank works on its own, so own time is the difference of two stamps of one clock. What a rank does
 after a step's last wait, such as the optimizer, makes it late at the next step's first wait and counts in that cycle.
+Where ranks meet only every k-th step, a cycle is such a round, and its times are the mean of its steps.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from distprof.analyze.cycles.collective_order import (
 )
 from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_between, take_from_before, take_parts
 from distprof.analyze.cycles.device_collectives import order_on_device
+from distprof.analyze.cycles.rounds import Rounds, locate_rounds, measure_rounds
 from distprof.analyze.cycles.transfers import Ahead, align_times, measure_device_transfers, measure_transfers
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing
 from distprof.analyze.stats.statistics import choose_blocks, fast_median
@@ -50,7 +52,9 @@ class SyncCycles(IssuedCollectives):
     """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
 
     source: str
-    """"collectives": every collective is known. "rows": one wait per step stands for all of them."""
+    """"collectives": every collective is known. "rows": one wait per cycle stands for all of them."""
+    span: int = 1
+    """Steps of a cycle. All its times are the mean of these steps, and ``steps`` is the last one of each."""
     work_ns: FloatArray
     """Own time before each arrival, ``[num_ranks, num_cycles, num_collectives]``; so are the next two."""
     blocked_ns: FloatArray
@@ -71,6 +75,16 @@ class SyncCycles(IssuedCollectives):
         """As ``groups``, and for a later wait the groups that run what is waited for."""
         of_which = self.list_awaited().tolist()
         return tuple(self.groups[index] for index in of_which)
+
+    @property
+    def turns(self) -> IntArray:
+        """Which cycle of the job each is, from some cycle on; those that were left out count, ``[num_cycles]``."""
+        return self.steps if self.span == 1 else (self.steps - self.steps[0]) // self.span
+
+    def average(self, values: FloatArray) -> FloatArray:
+        """The mean over the steps of each cycle, ``[num_ranks, num_cycles]``, of a column of the run."""
+        found: FloatArray = np.mean([values[:, self.steps - back] for back in range(self.span)], axis=0)
+        return found[self.positions]
 
     @property
     def knows_starts(self) -> bool:
@@ -120,6 +134,8 @@ def build_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCy
     """
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
+    if (rounds := locate_rounds(measured_steps)) is not None:
+        return _from_rounds(measured_steps, timing, rounds)
     cycles = _from_collectives(measured_steps, timing) or _from_rows(measured_steps, timing)
     return None if cycles is None else _drop_beginnings(measured_steps, cycles)
 
@@ -272,13 +288,44 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
     whole = np.isfinite(own_ns).all(axis=0) & np.isfinite(blocked_ns).all(axis=0)
     if not whole.any() or not blocked_ns[:, whole].any():
         return None
-    own_ns, blocked_ns = own_ns[:, whole], blocked_ns[:, whole]
+    return _make_from_waits(
+        timing.clock, positions, steps[whole], own_ns[:, whole], blocked_ns[:, whole], phase_ns[:, whole]
+    )
+
+
+def _from_rounds(measured_steps: MeasuredSteps, timing: Timing, rounds: Rounds) -> SyncCycles | None:
+    positions = np.flatnonzero(measured_steps.present)
+    before = _list_predecessors(measured_steps, np.arange(len(timing.used)))
+    times = measure_rounds(measured_steps, rounds, positions, before, timing.clock) if len(rounds.first) else None
+    if times is None:
+        return None
+    own_ns = times.phase_ns.sum(axis=2)
+    whole = np.isfinite(own_ns).all(axis=0)
+    if not times.blocked_ns[:, whole].any():
+        return None
+    return _make_from_waits(
+        timing.clock, positions, rounds.last[whole], own_ns[:, whole], times.blocked_ns[:, whole],
+        times.phase_ns[:, whole], span=rounds.span,
+    )  # fmt: skip
+
+
+def _make_from_waits(
+    clock: Clock,
+    positions: IntArray,
+    steps: IntArray,
+    own_ns: FloatArray,
+    blocked_ns: FloatArray,
+    phase_ns: FloatArray,
+    *,
+    span: int = 1,
+) -> SyncCycles:
+    """Cycles with one wait each; a transfer is what a rank waits for longer than for the last one."""
     transfer_ns = np.maximum(blocked_ns - (own_ns.max(axis=0) - own_ns), 0)
     return SyncCycles(
-        source="rows", clock=timing.clock, positions=positions, steps=steps[whole],
+        source="rows", clock=clock, positions=positions, steps=steps, span=span,
         groups=((("default", np.arange(len(positions))),),), is_waited_on=np.array([True]),
         start_ns=np.zeros_like(own_ns), work_ns=own_ns[:, :, None], blocked_ns=blocked_ns[:, :, None],
-        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns[:, whole],
+        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns,
     )  # fmt: skip
 
 
@@ -322,14 +369,19 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
     infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
     if any(info.point_to_point for info in infos):
         return (
-            "ranks send to each other point to point, as the stages of a pipeline do: waits for that are not recorded, "
-            "and look like work"
+            "ranks send to each other point to point, as the stages of a pipeline do: how long they wait there is "
+            "recorded, but not for which rank, so nobody is named or cleared"
         )
+    if cycles is None and (rounds := locate_rounds(measured_steps)) is not None:
+        return _explain_no_rounds(measured_steps, rounds)
     if cycles is None:
         return (
             "no waits were measured: they need profile=phases, a strategy that synchronises, collectives outside of "
             "compiled graphs, and no communication hook that distprof cannot see into"
         )
+    if len(cycles.steps) < MIN_CYCLES and cycles.span > 1:
+        found = f"{len(cycles.steps)} whole round{'' if len(cycles.steps) == 1 else 's'} of {cycles.span} steps"
+        return f"ranks meet only now and then: {found}, and at least {MIN_CYCLES} are needed to tell a rank from chance"
     if len(cycles.steps) < MIN_CYCLES:
         counted = f"{len(cycles.steps)} measured step{'' if len(cycles.steps) == 1 else 's'}"
         return f"{counted}: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
@@ -338,3 +390,11 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
         longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]
         return f"the ranks are not in lockstep: rank {longest}'s steps take more than twice as long as others'"
     return None
+
+
+def _explain_no_rounds(measured_steps: MeasuredSteps, rounds: Rounds) -> str:
+    """Why there are no cycles although ranks meet now and then."""
+    if len(rounds.first):
+        return "ranks meet between steps only, and how long they wait there is not known on the device's clock"
+    steps = int(measured_steps.counted.sum())
+    return f"ranks meet only now and then, and never twice within the {steps} measured steps with all between recorded"

@@ -161,8 +161,8 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         )
     elif _lacks_collectives(measured_steps):
         notes.append(
-            "no collective was seen: if the ranks synchronised at all, their waiting is part of the other phases "
-            "(profiler.watch(model) separates it)"
+            "no collective was seen, in steps or between them: if the ranks synchronised at all, their waiting is "
+            "part of the other phases; a script that marks its own steps separates it by profiler.watch(model)"
         )
     return notes
 
@@ -186,7 +186,7 @@ def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
 
 
 def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
-    """Whether several ranks recorded collectives and none was seen."""
+    """Whether several ranks recorded collectives and none was seen, not even between steps."""
     counts = np.array([measured_steps.mean(f"{kind}_count")[measured_steps.present] for kind in KINDS])
     counts = counts[np.isfinite(counts).any(axis=1)]  # kinds that the recorder did not know say nothing
     return (
@@ -194,6 +194,7 @@ def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
         and bool(measured_steps.counted.any())
         and counts.size > 0
         and bool((counts == 0).all())
+        and not (np.nan_to_num(measured_steps.run.column("between_count")) > 0).any()
     )
 
 
@@ -236,6 +237,9 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
         of_what = "each collective" if cycles.source == "collectives" else "the step as a whole"
         used, measured = len(cycles.steps), int(measured_steps.counted.sum())
         count = f"{used:,} of {measured:,} measured steps" if is_sample(used, measured) else f"{used:,} steps"
+        if cycles.span > 1:
+            of_what = f"rounds of {cycles.span} steps, from one meeting of the ranks to the next"
+            count = f"{used:,} rounds"
         yield f"verdict and what-if: own times and waits of {of_what}, {cycles.clock} clock, {count}"
     if measured_steps.run.meta.clock_readings:
         rounds = len({reading.at_ns for reading in measured_steps.run.meta.clock_readings})

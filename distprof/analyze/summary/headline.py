@@ -108,11 +108,11 @@ def report_busiest(measured_steps: MeasuredSteps, timing: Timing) -> BusiestRank
     others most.
 
     Returns:
-        None with fewer than two ranks whose phases were measured, and where ranks wait for each other unseen.
+        None with fewer than two ranks whose phases were measured, and where ranks send to each other point to point.
     """
     here = zip(measured_steps.run.ranks, measured_steps.present, strict=True)
     if any(info.point_to_point for info, present in here if present):
-        return None  # to wait in recv looks like work
+        return None  # the stages of a pipeline differ in work by design
     everyone_ns = compute_own_times(measured_steps, timing)
     there = np.flatnonzero(np.isfinite(everyone_ns))
     if len(there) < 2:

@@ -68,8 +68,8 @@ PARTS = {
 def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> BetweenReport | None:
     """The time between steps on the host clock; None: no measured step follows a measured one.
 
-    A cycle is the mean step of ``on_host``, the first one included, and the mean time between steps, so that it adds up
-    with the phases: the steps that follow one may be shorter than the first, which none precedes.
+    It is a mean over all steps of ``on_host``, those too that follow no measured one: so the mean step and it add up to
+    the cycle, and that is the step time of the headline.
     """
     run = measured_steps.run
     between_ns = measure_counted_between(measured_steps, Clock.HOST)
@@ -81,10 +81,11 @@ def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> Bet
     for column_ns in columns.values():
         known &= np.isfinite(column_ns[measured_steps.present]).all(axis=0)
     parts_known = bool(known.any())
-    used = known if parts_known else used
-    whole_ns = mean_over_steps(between_ns[:, used])
+    share = float(used.sum()) / float(on_host.used.sum())
+    whole_ns = share * mean_over_steps(between_ns[:, used])
     cycle_ns = on_host.mean_step_ns + whole_ns
-    means = {part: mean_over_steps(column_ns[:, used]) for part, column_ns in columns.items()} if parts_known else {}
+    used = known if parts_known else used
+    means = {part: share * mean_over_steps(column_ns[:, used]) for part, column_ns in columns.items() if parts_known}
     rest_ns = np.maximum(whole_ns - sum(means.values(), start=np.zeros(())), 0)
     means = {part: mean_ns for part, mean_ns in means.items() if np.nansum(mean_ns) > 0}
     return BetweenReport(

@@ -96,7 +96,7 @@ class Profiler:
         self._undo = watch_collectives(self._watch) if phases else lambda: None
         if phases:
             with self._watch.leave_out("exchanges between two ranks are"):
-                self._watch.undo.append(watch_exchanges(recorder, step_writer.note_exchange))
+                self._watch.undo.append(watch_exchanges(self._watch, step_writer.note_exchange))
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s

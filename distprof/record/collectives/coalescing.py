@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.patching import require_fit
-from distprof.record.collectives.collective_watch import Batch, CollectiveWatch
+from distprof.record.collectives.collective_watch import EXCHANGE, Batch, CollectiveWatch
 
 
 class _Issued(NamedTuple):
@@ -95,6 +95,8 @@ def _end(
     issued = collective_watch.run(_issue, batch, collective_watch, later) if batch and batch.sizes_bytes else None
     if issued is None:
         end()
+        if batch is not None and batch.exchanges:
+            collective_watch.run(_follow_exchanges, collective_watch, works)
         return
     collective_watch.inside += 1
     try:
@@ -118,6 +120,12 @@ def _issue(batch: Batch, collective_watch: CollectiveWatch, later: bool) -> _Iss
     if waits:
         recorder.wait(tickets[-1][0]) if phase < 0 else recorder.mark(phase, tickets[-1][0])
     return _Issued(tickets, phase, waits)
+
+
+def _follow_exchanges(collective_watch: CollectiveWatch, works: Any) -> None:
+    """The block has exchanged with single ranks, as ``batch_isend_irecv`` does: its last work is what is waited for."""
+    if works.works:
+        collective_watch.works[works.works[-1]] = EXCHANGE
 
 
 def _follow(issued: _Issued, collective_watch: CollectiveWatch, works: Any, later: bool) -> None:

@@ -32,6 +32,8 @@ _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Backends whose collectives end on the host, also on tensors of a device, whose data they move over the host."""
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
+EXCHANGE = (-2, -1, True)
+"""In ``CollectiveWatch.works``, an exchange with one other rank: it has no ticket."""
 
 
 Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -73,7 +75,7 @@ class Bucket:
 class Batch:
     """Collectives that torch collects now, and issues together when their block ends."""
 
-    __slots__ = ("_every", "_group", "sizes_bytes")
+    __slots__ = ("_every", "_group", "exchanges", "sizes_bytes")
 
     def __init__(self, group: Any, *, every: bool) -> None:
         """Args:
@@ -81,6 +83,8 @@ class Batch:
         every: Whether its backend collects all collectives, and not only those of which torch makes one.
         """
         self._group, self._every = group, every
+        self.exchanges = False
+        """Whether exchanges with single ranks are among them."""
         self.sizes_bytes: dict[tuple[CollectiveKind, int, bool], int] = {}
         """Bytes by kind, code of the process group, and whether it runs on a device; in the order of the first call."""
 

@@ -1,13 +1,12 @@
 """All collectives issued through ``torch.distributed``: kind, group, bytes, arrival, end, wait.
 
 The module's functions are wrapped while a profiler is open, and restored afterwards. Nothing changes for the caller.
-Collectives issued on other threads, in C++ or inside a compiled graph are not seen. Nor are exchanges between two
-ranks, of which only the first one inside a step is noticed: what a rank waits for there looks like its own work.
+Collectives issued on other threads, in C++ or inside a compiled graph are not seen. Of exchanges between two ranks no
+more is recorded than how long the caller waits for them.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,15 +15,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import CollectiveKind
 from distprof.patching import replace, require_fit
 from distprof.record.collectives.coalescing import pick, watch_coalescing
-from distprof.record.collectives.collective_watch import CollectiveWatch
+from distprof.record.collectives.collective_watch import EXCHANGE, CollectiveWatch
 from distprof.record.collectives.ddp import watch_hooks
 from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.collectives.functional import watch_functional
-from distprof.record.step.recorder import Recorder
 
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
@@ -188,10 +185,14 @@ def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
     def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         work = args[0]
         ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
-        if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
+        exchanged = ticket == EXCHANGE[0]
+        if ticket < 0 and not exchanged and (recorder.recording or code == _UNKNOWN[1]):
             return call(*args, **options)  # not ours, or nothing is known about it in this step
         over = on_device or work.is_completed()  # then its end was not seen
-        recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
+        if exchanged:
+            recorder.wait_for_rank()
+        else:
+            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
         try:
             result = call(*args, **options)
         finally:
@@ -214,29 +215,47 @@ def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
     return sum(tensor.nbytes for tensor in tensors), tensors[0].device
 
 
-def watch_exchanges(recorder: Recorder, seen: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``seen`` at the first exchange between two ranks inside a step, as between stages of a pipeline. After it
-    torch is as it was.
+def watch_exchanges(collective_watch: CollectiveWatch, seen: Callable[[], None]) -> Callable[[], None]:
+    """Records how long the caller waits for exchanges between two ranks, as between the stages of a pipeline.
+
+    Args:
+        collective_watch: Sees the waits.
+        seen: Called at an exchange inside a step.
 
     Returns:
         A function that undoes it.
+
+    Raises:
+        Misfit: This torch has others.
     """
-    undo: list[Callable[[], None]] = []
-    boundary = ErrorBoundary("exchanges between two ranks are not noticed")
+    watch = partial(_record_exchange, collective_watch, seen)
+    undo = [
+        replace([dist.ProcessGroup], name, collective_watch.surround(require_fit(dist.ProcessGroup, name), watch))
+        for name in EXCHANGES
+    ]
 
     def restore() -> None:
         while undo:
             undo.pop()()
 
-    def watch(original: Any) -> Any:
-        @functools.wraps(original)
-        def exchange(group: Any, *args: Any, **options: Any) -> Any:
-            if recorder.open and getattr(group, "group_desc", "") != OWN_GROUP:
-                restore()
-                boundary.run(seen)
-            return original(group, *args, **options)
-
-        return exchange
-
-    undo += [replace([dist.ProcessGroup], name, watch(getattr(dist.ProcessGroup, name))) for name in EXCHANGES]
     return restore
+
+
+def _record_exchange(
+    collective_watch: CollectiveWatch,
+    seen: Callable[[], None],
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    """Makes one exchange, whose wait will be recorded."""
+    work = original(*args, **options)
+    if getattr(args[0], "group_desc", "") == OWN_GROUP:
+        return work
+    if collective_watch.recorder.recording:
+        seen()
+    if collective_watch.batch is not None:
+        collective_watch.batch.exchanges = True  # the work of the whole block is what is waited for
+    elif isinstance(work, dist.Work):
+        collective_watch.works[work] = EXCHANGE
+    return work

@@ -22,7 +22,7 @@ from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollect
 from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
-EXCHANGES = "ranks send to each other point to point, which is not recorded: to wait there looks like work"
+EXCHANGES = "ranks send to each other point to point: how long they wait there is recorded, and not for whom"
 _LAST_STEPS = 32
 _LAST_WINDOWS = 8
 """Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""

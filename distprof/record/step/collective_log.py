@@ -51,12 +51,14 @@ class Issued:
     """(ticket, host ns); if the ticket is not the collective's own, its end was not seen."""
     waits: list[tuple[int, int]]
     """(segment, collective): the segment is the wait for it."""
+    exchanges: list[int]
+    """Segments that wait for an exchange with one other rank, which is no collective."""
     first_ticket: int
     lost: int
     """Collectives past `MAX_COLLECTIVES`."""
 
 
-_NOTHING = Issued(facts=[], flags=[], ends=[], waits=[], first_ticket=0, lost=0)
+_NOTHING = Issued(facts=[], flags=[], ends=[], waits=[], exchanges=[], first_ticket=0, lost=0)
 
 
 class CollectiveLog:
@@ -68,7 +70,8 @@ class CollectiveLog:
         self.ends = [(-1, 0)] * MAX_COLLECTIVES
         """As in `Issued`, of any step."""
         self.waits: list[tuple[int, int]] = []
-        """As in `Issued`, so far."""
+        """As in `Issued`, so far; so is the next."""
+        self.exchanges: list[int] = []
         self.first_ticket = self.lost = 0
 
     def locate_ticket(self, ticket: int) -> int:
@@ -101,14 +104,14 @@ class CollectiveLog:
 
     def take(self) -> Issued:
         """Hands over what the step has issued and begins anew; older tickets become void."""
-        if not self.flags:  # as in every step of a single process
+        if not (self.flags or self.exchanges):  # as in every step of a single process
             return _NOTHING
         issued = Issued(
             facts=self.facts, flags=self.flags, ends=self.ends[: len(self.flags)], waits=self.waits,
-            first_ticket=self.first_ticket, lost=self.lost,
+            exchanges=self.exchanges, first_ticket=self.first_ticket, lost=self.lost,
         )  # fmt: skip
         self.first_ticket += MAX_COLLECTIVES
-        self.facts, self.flags, self.waits, self.lost = [], [], [], 0
+        self.facts, self.flags, self.waits, self.exchanges, self.lost = [], [], [], [], 0
         return issued
 
 

@@ -199,6 +199,12 @@ class Recorder:
             return now_ns
         return self.between.wait()
 
+    def wait_for_rank(self) -> None:
+        """As `wait`, for an exchange with one other rank, of which no more is known than how long it is waited for."""
+        self.wait(-1)
+        if self.recording and not self.timeline.lost:
+            self._issued.exchanges.append(self.timeline.count - 1)
+
     def resume(self) -> int:
         """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
         if self.recording:

@@ -269,7 +269,7 @@ def _sum_by_kind(issued: Issued, exposed: Sequence[int | None]) -> list[int | No
 def _sum_waits(issued: Issued, codes: Sequence[int], durations_ns: Sequence[int]) -> list[int]:
     """Waits inside own phases, ns; for a device's collective on the host clock, the time in the call."""
     totals = [0] * len(OWN_PHASES)
-    for segment, _ in issued.waits:
+    for segment in (*(segment for segment, _ in issued.waits), *issued.exchanges):
         own = _OWN.get(codes[segment])
         if own is not None:
             totals[own] += durations_ns[segment]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.run import Phase, Stretch
+from distprof.facts.run import Clock, Phase, Stretch
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -30,6 +30,8 @@ CAUSE_NOTE = (
 )
 NAME_LIMIT = 80
 MAX_HOSTS = 4
+DATA_BETWEEN = "data between steps"
+"""Of ``BetweenReport.parts``."""
 EDGE_RATIO = 0.02
 """Where a cause begins and ends is known to this share of the run."""
 UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
@@ -306,6 +308,15 @@ def count_others(report: Report) -> str:
         and max(read_cost(report, cause).value, cause.saved_after_others_ratio.value) >= NOTABLE_RATIO
     ]  # fmt: skip
     return _format_rest(report, rest) if rest else ""
+
+
+def measure_data_share(report: Report) -> float:
+    """Share of a step that ranks spend on getting batches, in the step or before it; 0 where that is not measured."""
+    clock, between = report.headline.clock, report.headline.between_ratio or 0.0
+    inside = [phase.share_ratio for phase in report.phases if (phase.phase, phase.clock) == (Phase.DATA, clock)]
+    parts = () if report.between is None or clock != Clock.HOST else report.between.parts
+    before = [part.share_ratio for part in parts if part.part == DATA_BETWEEN]
+    return sum(share * (1 - between) for share in inside if share) + sum(share for share in before if share)
 
 
 def _format_rest(report: Report, rest: list[CauseReport]) -> str:

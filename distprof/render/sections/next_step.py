@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     lacks_data,
     list_larger,
     look_up_verdict_cause,
+    measure_data_share,
     name_hosts,
     read_cost,
 )
@@ -111,5 +112,8 @@ def _advise_unnamed(report: Report) -> str:
     if not phases:
         return ""
     largest = max(phases, key=lambda phase: phase.share_ratio or 0.0)
+    inside = 1 - (report.headline.between_ratio or 0.0)
+    if measure_data_share(report) >= (largest.share_ratio or 0.0) * inside:
+        return "get batches sooner: more workers of the loader, batches fetched ahead, storage closer by"
     how = "profile=kernels shows its kernels" if report.device_type == "cuda" else "profile=modules shows its modules"
     return f"make {largest.phase} faster, the largest phase; {how}"

@@ -114,8 +114,8 @@ NOTABLE_IDENTITY_RATIO = 0.001
 NOTABLE_BETWEEN_RATIO = 0.001
 """Share of the cycle from which on the time between steps is shown."""
 BETWEEN_NOTE = (
-    'rows below "step" are time between steps, on average before the {:,} step(s) that follow right after a measured '
-    "one; a cycle is the step above plus that time, and shares there are of the cycle"
+    'rows below "step" are the time between steps that is known before {:,} step(s), as a mean over all measured '
+    "steps; a cycle is the step above plus that time, and shares there are of the cycle"
 )
 UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]

@@ -18,6 +18,7 @@ from distprof.render.sections.cause_words import (
     list_larger,
     list_named,
     look_up_verdict_cause,
+    measure_data_share,
     name_beside,
     name_cause,
     name_link,
@@ -58,16 +59,20 @@ MEANS = {VerdictKind.JITTER: " (a different rank is last each time)"}
 """Behind the name of a cause that comes first and is not in everybody's words."""
 WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
+NOTABLE_DATA_RATIO = 0.05
+"""Share of a step from which a single process is said to wait for its data."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
     """A sentence on the largest cause with a name, before it one on those without a name that cost more, and after it
-    one that counts the others and one on the steps that this is based on, if these are not all; empty for a job of one
-    rank and for traces without steps."""
+    one that counts the others and one on the steps that this is based on, if these are not all; empty for traces
+    without steps, and for a job of one rank that does not wait for its data."""
     verdict = report.verdict
-    if report.world_size == 1 or not (report.steps or report.activity is None):
+    if not (report.steps or report.activity is None):
         return ""
+    if report.world_size == 1:
+        return _describe_alone(report)
     told = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
     after = [text for text in (count_others(report), _describe_basis(report)) if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
@@ -83,6 +88,16 @@ def _describe_basis(report: Report) -> str:
     if report.verdict.lost_ratio is None or not is_sample(used, measured):
         return ""
     return f"This is based on {used:,} of {measured:,} measured steps"
+
+
+def _describe_alone(report: Report) -> str:
+    """Nobody holds a single process up, but its data may."""
+    share_ratio = measure_data_share(report)
+    if share_ratio < NOTABLE_DATA_RATIO or report.headline.step_mean_ns is None:
+        return ""
+    long = format_time(share_ratio * report.headline.step_mean_ns)
+    shorter = f"with every batch ready in time, steps would be up to {format_ratio(share_ratio)} shorter"
+    return f"the process waits for its data for {format_ratio(share_ratio)} of a step ({long}): {shorter}"
 
 
 def _describe_largest(report: Report) -> str:

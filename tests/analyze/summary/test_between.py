@@ -36,10 +36,11 @@ def take(run: Run) -> BetweenReport:
 
 
 def test_parts_by_hand() -> None:
-    """Rank 0 evaluates for 30 of 40 ms before step 3, rank 1 waits for it as long; step 1 follows a warm-up step."""
-    gaps = np.array([[0, 99, 4, 40.0], [0, 99, 4, 40]]) * MS
-    evaluation = np.array([[0, 9, 0, 30.0], [0, 9, 0, 0]]) * MS
-    waits = np.array([[0, 9, 0, 0.0], [0, 9, 0, 30]]) * MS
+    """Rank 0 evaluates for 45 of 60 ms before step 3, rank 1 waits for it as long; step 1 follows a warm-up step,
+    so that nothing is known of the time before one of three steps."""
+    gaps = np.array([[0, 99, 6, 60.0], [0, 99, 6, 60]]) * MS
+    evaluation = np.array([[0, 9, 0, 45.0], [0, 9, 0, 0]]) * MS
+    waits = np.array([[0, 9, 0, 0.0], [0, 9, 0, 45]]) * MS
     found = take(make_gaps(gaps, **NOTHING | {"evaluation_host_ns": evaluation, "between_wait_host_ns": waits}))
     assert [(part.part, part.mean_ns) for part in found.parts] == [
         ("evaluation", (15 * MS, 0)), ("waits between steps", (0, 15 * MS)), ("between steps", (7 * MS, 7 * MS)),
@@ -49,25 +50,26 @@ def test_parts_by_hand() -> None:
     assert (found.parts[0].spread_ns.max_rank, found.steps_used, found.parts_known) == (0, 2, True)
 
 
-def test_a_cycle_is_never_shorter_than_the_step_of_its_table() -> None:
+def test_step_and_time_between_are_the_cycle_and_that_is_the_step_time() -> None:
     """Two steps of 300 and 100 ms with 75 between them: of the second alone it would be 43 % of a cycle of 175 ms."""
     begin_ns, step_ns = 10**12 + np.array([[0.0, 375.0]]) * MS, np.array([[300.0, 100.0]]) * MS
     columns = {"begin_host_ns": begin_ns, "step_host_ns": step_ns}
     whole = analyze(make_run(num_ranks=1, num_steps=2, num_warmup=0, columns=columns))
     assert whole.between is not None
     (step,) = [item for item in whole.steps if item.clock == Clock.HOST]
-    assert step.mean_ns == (200 * MS,) and whole.between.cycle_mean_ns == (275 * MS,)
-    assert whole.between.between_ratio == pytest.approx(75 / 275)
+    assert step.mean_ns == (200 * MS,) and whole.between.cycle_mean_ns == (237.5 * MS,)
+    assert whole.headline.step_mean_ns == 237.5 * MS and whole.headline.between_ratio == pytest.approx(37.5 / 237.5)
+    assert whole.between.between_ratio == pytest.approx(37.5 / 237.5)
 
 
 def test_where_parts_were_not_recorded_the_whole_is_one_row() -> None:
-    found = take(make_gaps(np.full((2, 4), 5.0 * MS)))
+    found = take(make_gaps(np.full((2, 4), 7.5 * MS)))  # before two of three measured steps
     assert [(part.part, part.mean_ns) for part in found.parts] == [("between steps", (5 * MS, 5 * MS))]
     assert not found.parts_known and found.steps_used == 2
 
 
-def test_steps_without_their_parts_are_left_out_where_others_have_them() -> None:
-    gaps = np.array([[0, 5, 5, 9, 5.0]]) * MS
+def test_steps_without_their_parts_count_as_a_whole_where_others_have_them() -> None:
+    gaps = np.array([[0, 5, 5, 10, 5.0]]) * MS
     unknown = {name: np.array([[0, 0, 0, np.nan, 0]]) for name in PARTS.values()}
     found = take(make_gaps(gaps, **unknown))
     assert found.parts[0].mean_ns == (5 * MS,) and found.steps_used == 2
@@ -75,13 +77,13 @@ def test_steps_without_their_parts_are_left_out_where_others_have_them() -> None
 
 @pytest.mark.parametrize("name", ["shadow", "window", "failed"])
 def test_what_follows_a_step_that_does_not_count_is_left_out(name: str) -> None:
-    gaps = np.array([[0, 5, 5, 5, 300, 5.0]]) * MS
+    gaps = np.array([[0, 10, 10, 10, 300, 10.0]]) * MS
     found = take(make_gaps(gaps, **{name: np.arange(6) == 3}))
     assert found.parts[0].mean_ns == (5 * MS,) and found.steps_used == 2
 
 
 def test_a_gap_in_the_numbers_is_no_time_between_steps() -> None:
-    run = make_gaps(np.array([[0, 5, 5, 5, 300.0]]) * MS, step=np.array([0, 1, 2, 3, 9]))
+    run = make_gaps(np.array([[0, 10, 10, 10, 300.0]]) * MS, step=np.array([0, 1, 2, 3, 9]))
     assert take(run).parts[0].mean_ns == (5 * MS,)
 
 
@@ -93,9 +95,9 @@ def test_without_two_steps_in_a_row_nothing_is_said() -> None:
 
 
 def test_a_rank_without_rows_is_not_measured_and_the_others_are() -> None:
-    run = drop_rows(make_gaps(np.full((3, 5), 5.0 * MS)), 1, 0)
+    run = drop_rows(make_gaps(np.full((3, 5), 20 / 3 * MS)), 1, 0)
     found = take(run)
-    assert found.parts[0].mean_ns == (5 * MS, None, 5 * MS)
+    assert found.parts[0].mean_ns == (pytest.approx(5 * MS), None, pytest.approx(5 * MS))
     assert found.cycle_mean_ns[1] is None and found.between_ratio == pytest.approx(5 / 105)
 
 
@@ -106,7 +108,7 @@ def test_the_parts_add_up_to_the_time_between_stamps() -> None:
     gaps = np.sum([rest, *own.values()], axis=0)
     found = take(make_gaps(gaps, **own))
     total = np.sum([part.mean_ns for part in found.parts], axis=0)
-    assert total == pytest.approx(gaps[:, 2:].mean(axis=1))
+    assert total == pytest.approx(gaps[:, 2:].sum(axis=1) / 29)
     assert total + sum(USUAL_NS.values()) == pytest.approx(np.array(found.cycle_mean_ns))  # type: ignore[arg-type]
     assert found.between_ratio == pytest.approx(sum(part.share_ratio or 0 for part in found.parts))
 

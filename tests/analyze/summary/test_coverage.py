@@ -103,6 +103,8 @@ def test_failed_steps_are_noted() -> None:
 def test_ranks_that_never_met_are_noted() -> None:
     alone = {"all_reduce_count": 0, "all_reduce_bytes": 0}
     assert "no collective was seen" in cover(make_run(columns=alone)).notes[0]
+    between = {"between_count": np.arange(4) % 2}  # as where parameters are averaged after every second step
+    assert not any("no collective" in note for note in cover(make_run(columns={**alone, **between})).notes)
     assert cover(make_run(num_ranks=1, columns=alone)).notes == ()
 
 

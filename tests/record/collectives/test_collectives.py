@@ -333,19 +333,25 @@ def exchange(world: World) -> None:
 def see_exchanges(world: World) -> None:
     before = [vars(dist.ProcessGroup)[name] for name in EXCHANGES]
     recorder, seen = Recorder(), list[bool]()
-    for again in (False, True):
-        undo = watch_exchanges(recorder, lambda: seen.append(True))
-        exchange(world)
-        assert not seen  # outside a step
-        if again:
-            recorder.begin_step(0, warmup=False)
-            exchange(world)
-            assert seen == [True]
-        else:
-            undo()
-        assert [vars(dist.ProcessGroup)[name] for name in EXCHANGES] == before
+    watch = CollectiveWatch(recorder)
+    undo = [watch_collectives(watch), watch_exchanges(watch, lambda: seen.append(True))]
+    exchange(world)
+    assert not seen  # outside a step
+    for _ in range(2):
+        record, items = record_step(recorder, lambda: exchange(world))
+        assert seen and items == []  # what two ranks exchange is no collective
+        assert record.issued is not None and len(record.issued.exchanges) == 2  # the first, and the one of the batch
+        assert wait_in_forward(record) == sum(record.segments.durations_ns[at] for at in record.issued.exchanges) > 0
+    record, items = record_step(recorder, lambda: (exchange(world), dist.barrier()))
+    assert record.issued is not None and len(record.issued.waits) == len(items) == 1
+    waits = (*record.issued.exchanges, record.issued.waits[0][0])
+    assert wait_in_forward(record) == sum(record.segments.durations_ns[at] for at in waits)
+    assert items[0].exposed_ns == record.segments.durations_ns[waits[-1]]
+    for step in undo:
+        step()
+    assert [vars(dist.ProcessGroup)[name] for name in EXCHANGES] == before
     exchange(world)
 
 
-def test_an_exchange_inside_a_step_is_seen_and_torch_is_as_it_was(tmp_path: Path) -> None:
+def test_waits_for_exchanges_between_two_ranks_are_recorded_and_torch_is_as_it_was(tmp_path: Path) -> None:
     call_on_ranks(2, see_exchanges, tmp_path=tmp_path)

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import re
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -15,14 +16,16 @@ from distprof.analyze import analyze
 from distprof.facts.run import Phase
 from distprof.render.html.html import render_html
 from distprof.render.sections.cause_words import CAUSES
+from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict, list_what_ifs
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.units import format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, Estimate
-from tests.factories import make_run
+from tests.factories import USUAL_NS, make_run
 
 MS = 1_000_000
+WITHOUT_DATA = {phase: ns for phase, ns in USUAL_NS.items() if phase != "data"}
 
 
 def report_on(job: SimulatedJob) -> Report:
@@ -103,7 +106,7 @@ def test_nobody_is_said_in_so_many_words() -> None:
     doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
     said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
     assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for whichever")
-    assert describe_verdict(analyze(make_run(num_ranks=1))) == ""
+    assert describe_verdict(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
 
 
@@ -145,7 +148,7 @@ def test_the_page_opens_with_it() -> None:
         < page.index("Waits per collective:")
     )
     assert '<p class="verdict">no straggler: ' in render_html(QUIET)
-    assert 'class="verdict' not in render_html(analyze(make_run(num_ranks=1)))
+    assert 'class="verdict' not in render_html(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA)))
 
 
 def test_names_of_hosts_and_groups_stay_text() -> None:
@@ -163,3 +166,16 @@ def test_a_slow_host_is_named_with_its_ranks() -> None:
     text = describe_verdict(report_on(SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)))
     assert text.startswith("critical: host host-1 (4 ranks) is 30.0 ms late in every step: ")
     assert "its compute (forward +30.0 ms); the other 4 wait " in text
+
+
+def test_a_single_process_that_waits_for_its_data_is_told_so() -> None:
+    """57 of 100 ms, of which 20 lie before each step but the first that counts."""
+    host_ns = {"data": 37 * MS, "forward": 43 * MS}
+    begin_ns = 10**12 + np.arange(40) * 100 * MS
+    columns = {"begin_host_ns": begin_ns, "between_wait_host_ns": 0, "between_data_host_ns": 20 * MS}
+    columns |= {f"{stretch}_host_ns": 0 for stretch in ("evaluation", "checkpoint", "logging")}
+    report = analyze(make_run(num_ranks=1, num_steps=40, host_ns=host_ns, columns=columns))
+    sentence = describe_verdict(report)
+    assert re.fullmatch(r"the process waits for its data for 56\.8 % of a step \(56\.5 ms\): with every .*", sentence)
+    assert describe_next(report).startswith("get batches sooner")
+    assert describe_next(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA))).startswith("make backward faster")
