@@ -35,6 +35,8 @@ BASE_NS = 10**12
 
 BLOCK = 128
 """Ranks at once: intervals are sorted in copies."""
+_FIRST_UNSEEN, _END_UNSEEN = COLUMN[f"{PHASES[0]}_host_ns"], COLUMN["between_count"]
+"""The columns that a step without instruments does not have."""
 
 
 def write_run(
@@ -51,11 +53,23 @@ def write_run(
     readings = _read_clocks(job, offset_ns, drift_ratio, float(schedule.end_ns.max(initial=0)), draws)
     rows = _write_rows(job, issues, tokens, schedule, base, rate)
     write_between(job, issues, schedule, rows, rate)
+    recorded = _choose_recorded(job, draws)
+    rows[:, ~recorded, _FIRST_UNSEEN:_END_UNSEEN] = np.nan
+    rows[:, ~recorded, COLUMN["shadow"]] = 1
     return Run(
         meta=_describe_job(job, readings, draws),
         ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
-        rows=rows, collectives=_tabulate(job, issues, schedule, base, rate),
+        rows=rows, collectives=_tabulate(job, issues, schedule, base, rate, np.flatnonzero(recorded)),
     )  # fmt: skip
+
+
+def _choose_recorded(job: SimulatedJob, draws: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """The steps that are no shadow steps: of these, only the time of the step and of what precedes it is known."""
+    recorded = np.ones(job.num_steps, dtype=bool)
+    turns = np.arange(0, job.num_steps, job.shadow_every) if job.shadow_every else np.arange(0)
+    shadows = turns + draws.integers(max(job.shadow_every, 1), size=len(turns))
+    recorded[shadows[(shadows >= job.num_warmup) & (shadows < job.num_steps)]] = False
+    return recorded
 
 
 def _write_rows(
@@ -93,7 +107,7 @@ def _write_rows(
 
 
 def _tabulate(
-    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray, steps: IntArray
 ) -> tuple[Collectives, ...]:
     tables = []
     for partition in dict.fromkeys(op.partition for op in issues if not op.between):
@@ -110,19 +124,19 @@ def _tabulate(
                     kinds=tuple(issues[index].kind for index in own),
                     phases=tuple(issues[index].phase for index in own),
                     sizes_bytes=tuple(issues[index].size_bytes for index in own),
-                    steps=np.arange(job.num_steps),
-                    arrival_ns=_restamp(_cut(schedule.arrival_ns, members, own), scale, shift),
-                    end_ns=_restamp(_cut(schedule.over_ns, members, own), scale, shift),
-                    exposed_ns=_restamp(_cut(schedule.exposed_ns, members, own), scale, 0.0),
+                    steps=steps,
+                    arrival_ns=_restamp(_cut(schedule.arrival_ns, members, steps, own), scale, shift),
+                    end_ns=_restamp(_cut(schedule.over_ns, members, steps, own), scale, shift),
+                    exposed_ns=_restamp(_cut(schedule.exposed_ns, members, steps, own), scale, 0.0),
                 )
             )
     return tuple(tables)
 
 
-def _cut(values: FloatArray, members: IntArray, own: list[int]) -> FloatArray:
-    """Some ranks and collectives; if that is all, the array itself, which may be large."""
-    whole = len(members) == values.shape[0] and len(own) == values.shape[2]
-    part: FloatArray = values if whole else values[np.ix_(members, np.arange(values.shape[1]), np.array(own))]
+def _cut(values: FloatArray, members: IntArray, steps: IntArray, own: list[int]) -> FloatArray:
+    """Some ranks, steps and collectives; if that is all, the array itself, which may be large."""
+    whole = (len(members), len(steps), len(own)) == values.shape
+    part: FloatArray = values if whole else values[np.ix_(members, steps, np.array(own))]
     return part
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.analyze.causes.outliers import is_only_its_own
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
@@ -105,7 +106,8 @@ def _report_named(
         cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=int(item.acts.sum()) if stalls else None, period=item.period, late_ns=item.late_ns,
-        critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+        explained_ratio=_measure_explained(cycles, item, cost),
+        critical=item.has_name and is_critical(cycles, item, cost),
     )  # fmt: skip
 
 
@@ -183,6 +185,23 @@ def _share_waits(phase_ns: FloatArray) -> FloatArray:
     share = np.divide(taken[:, both], whole, out=np.full((len(taken), 2), 0.5), where=whole > 0)
     taken[:, both] += share * np.asarray(waits)[:, None]
     return taken
+
+
+def is_critical(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> bool:
+    """Whether something is wrong: the cause certainly costs much, the others' waits do not contradict it, and it is no
+    evaluation that the training loop leaves to this rank alone, which is work like other work."""
+    alone = item.part is Stretch.EVALUATION and len(item.rows) == 1
+    planned = alone and is_only_its_own(cycles.phase_ns, int(item.rows[0]), item.part)
+    return cost.alone_ratio.low >= CRITICAL_RATIO and not planned and is_confirmed(cycles, item) is not False
+
+
+def _measure_explained(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> float | None:
+    """Of what the steps with stalls take longer than the usual one, the share that goes with the stalls of a rank."""
+    if item.kind is not VerdictKind.STALLS or not len(item.rows) or item.acts.all():
+        return None
+    longer_ns = cycles.cycle_ns[item.acts].sum() - item.acts.sum() * np.median(cycles.cycle_ns[~item.acts])
+    saved_ns = cost.lost_ns.value * len(cycles.steps)
+    return float(np.clip(saved_ns / longer_ns, 0, 1)) if longer_ns > 0 else None
 
 
 def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:

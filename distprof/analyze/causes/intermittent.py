@@ -2,20 +2,25 @@
 
 An event is a cycle in which one rank's own part takes far longer than it usually does, and far longer than the other
 ranks' in that cycle. Events alone prove nothing, because heavy tails give some to every rank. A rank is named if chance
-does not explain why the events are on it: they are concentrated on it, or come at a regular period.
+does not explain why the events are on it: they are concentrated on it, come at a regular period, or are of a kind of
+their own, far larger than other events and alike, that strikes no other rank.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.causes.outliers import (
     ALPHA,
     ALPHA_PERIOD,
+    NAMED_STRETCHES,
     STEADY_RATIO,
     Events,
+    Outliers,
+    is_only_its_own,
     list_costly_ranks,
     list_occasions,
     list_outliers,
@@ -27,23 +32,29 @@ from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Un
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
+    LEAST_SPREAD,
+    EventKind,
     concentration_p_values,
     count_independent,
+    detect_kinds,
     estimate_period,
     fisher_combine,
-    likeness_p_value,
 )
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
+from distprof.facts.run import OWN_PARTS, IntArray, Part, Stretch
 from distprof.report.wait_report import VerdictKind
 
 NUM_TESTS = 6
 """Of each rank and part: the sizes of its events, which may err as often as two others; their number; sizes and
-regularity together; and where only one part is far longer, how alike its events are, with and without regularity."""
+regularity together; and of events of one kind, their number and how clear the kind is, with and without regularity."""
 MIN_EVENTS = 3
 """Of a part; with fewer, chance explains any rank's."""
-OTHERS_RATIO = 0.05
-"""Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
+ALPHA_ALONE, ENOUGH_EVENTS = 0.02, 4
+"""Of naming a rank for events of a kind if these strike ranks at random: a kind may be clear beyond doubt, and say
+nothing about ranks. Where it strikes no other rank, three events are enough on eight ranks and four on four; and four on
+fewer, although chance does that once in eight times on two ranks. Where it does, the whole level counts."""
+LIKE_RATIO = 0.5
+"""Of the smallest of a kind: a rank's other events that are as large belong to it."""
 
 
 def detect_intermittent_ranks(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
@@ -53,37 +64,42 @@ def detect_intermittent_ranks(cycles: SyncCycles, unexplained: Unexplained) -> t
     """
     outliers = list_outliers(unexplained, list_occasions(unexplained))
     num_ranks = len(unexplained.phase_ns)
-    alpha_per_test = ALPHA / (NUM_TESTS * num_ranks * _count_families(outliers.events))
+    least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns * len(cycles.steps)
+    alpha_per_test = ALPHA / (NUM_TESTS * num_ranks * _count_families(outliers.events, least_ns))
     before = [item for item in unexplained.candidates if item.is_irregular]
-    named: list[CandidateCause] = []
-    for pure in (False, True):
-        for events in (item for item in outliers.events if len(item.at)):
-            used = outliers.num_parts[events.rows, events.at] <= (1 if pure else len(outliers.events))
-            for item in _test_ranks(cycles, unexplained, events, used, pure, alpha_per_test):
-                if not any(_is_joint(item, other) and item.part == other.part for other in [*before, *named]):
-                    named.append(item)
+    named = [
+        item
+        for events in outliers.events if len(events.at)
+        for item in _name_ranks(cycles, unexplained, outliers, events, alpha_per_test)
+        if not any(_is_joint(item, other) for other in before)
+    ]  # fmt: skip
     found = [*named, *_list_nobodys(cycles, [*before, *named])]
     left = unexplained.take_out([*before, *found])
     return found, dataclasses.replace(left, with_events=unexplained)
 
 
-def _count_families(events: list[Events]) -> int:
-    """Parts with enough events to name a rank; those whose events are the same are tested as one."""
-    enough = [item for item in events if len(item.at) >= MIN_EVENTS]
+def _count_families(events: list[Events], least_ns: float) -> int:
+    """Parts with enough events to name a rank, if all of them were one rank's; those whose events are the same are
+    tested as one."""
+    enough = [item for item in events if len(item.at) >= MIN_EVENTS and item.excess_ns.sum() >= least_ns]
     return max(1, len({(item.rows.tobytes(), item.at.tobytes()) for item in enough}))
 
 
-def _is_joint(item: CandidateCause, other: CandidateCause) -> bool:
-    """Whether most of its events are also the other's, of the same rank."""
+def _is_joint(item: CandidateCause, other: CandidateCause, *, parts: bool = False) -> bool:
+    """Whether most of its events are also the other's, of the same rank and part or, with ``parts``, of any two parts
+    that are no stretches which the training loop names."""
+    named = {item.part, other.part} & {*NAMED_STRETCHES}
     same = np.array_equal(other.rows, item.rows) and len(item.rows) == 1
+    same = same and (item.part == other.part or (parts and not named))
     return same and bool((other.acts & item.acts).sum() >= 0.5 * item.acts.sum())
 
 
 def join_parts(irregular: list[CandidateCause]) -> list[CandidateCause]:
-    """One candidate for the events of a rank that lengthen several parts; it names the part that grows most."""
+    """One candidate for the events of a rank that lengthen several parts; it names the part that grows most in all.
+    What the training loop names, such as a checkpoint, is a cause of its own."""
     joined: list[CandidateCause] = []
-    for item in sorted(irregular, key=lambda item: -float(item.late_ns or 0)):
-        place = next((place for place, other in enumerate(joined) if _is_joint(item, other)), None)
+    for item in sorted(irregular, key=lambda item: item.taken_ns, reverse=True):
+        place = next((place for place, other in enumerate(joined) if _is_joint(item, other, parts=True)), None)
         if place is None:
             joined.append(item)
             continue
@@ -96,61 +112,127 @@ def join_parts(irregular: list[CandidateCause]) -> list[CandidateCause]:
     return joined
 
 
-def _test_ranks(
-    cycles: SyncCycles, unexplained: Unexplained, events: Events, used: BoolArray, pure: bool, alpha_per_test: float
+def _name_ranks(
+    cycles: SyncCycles, unexplained: Unexplained, outliers: Outliers, events: Events, alpha_per_test: float
 ) -> list[CandidateCause]:
-    """The ranks on which the events of a part, or some of them, are not by chance.
+    """The ranks on which the events of a part are not by chance, all of them or those of one kind."""
+    every, pure = np.ones(len(events.at), dtype=bool), outliers.mark_pure(events)
+    found = _test_ranks(cycles, unexplained, events, every, None, alpha_per_test)
+    for row, named in _test_ranks(cycles, unexplained, events, pure, None, alpha_per_test).items():
+        found.setdefault(row, named)
+    kinds = dict[int, _Named]()
+    for kind in detect_kinds(events.excess_ns[pure], events.least_ns):
+        own_ns = events.excess_ns[pure][kind.members]
+        members = (events.excess_ns >= own_ns.min() * (1 - LEAST_SPREAD)) & (
+            events.excess_ns <= own_ns.max() * (1 + LEAST_SPREAD)
+        )
+        for row, named in _test_ranks(cycles, unexplained, events, members, kind, alpha_per_test).items():
+            kinds[row] = named if row not in kinds else _Named(
+                chosen=np.union1d(kinds[row].chosen, named.chosen), period=None
+            )  # fmt: skip
+    found |= {row: _drop_smaller(events, found.get(row, named), named) for row, named in kinds.items()}
+    return [
+        make_candidate(
+            cycles, events.part, row, events.at[named.chosen], events.excess_ns[named.chosen],
+            usual_cycle_ns=unexplained.usual_cycle_ns, period=named.period,
+        )
+        for row, named in sorted(found.items())
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """Events of a rank that are not by chance."""
+
+    chosen: IntArray
+    """Their indices."""
+    period: int | None
+
+
+def _drop_smaller(events: Events, named: _Named, kind: _Named) -> _Named:
+    """A rank's events without those that are far smaller than its events of a kind: these strike all ranks."""
+    least_ns = LIKE_RATIO * events.excess_ns[kind.chosen].min()
+    kept = named.chosen[events.excess_ns[named.chosen] >= least_ns]
+    return _Named(chosen=kept, period=kind.period if np.array_equal(kept, kind.chosen) else named.period)
+
+
+def _test_ranks(
+    cycles: SyncCycles,
+    unexplained: Unexplained,
+    events: Events,
+    used: BoolArray,
+    kind: EventKind | None,
+    alpha_per_test: float,
+) -> dict[int, _Named]:
+    """The ranks on which some events of a part are not by chance.
 
     Args:
         cycles: As recorded.
         unexplained: Own times.
         events: Of the part.
         used: Which of them, ``[num_events]``.
-        pure: In each of those, this part alone takes far longer.
+        kind: What these are. None: of no kind in particular.
         alpha_per_test: The significance level of each test.
     """
-    phase_ns, usual_cycle_ns = unexplained.phase_ns, unexplained.usual_cycle_ns
+    phase_ns = unexplained.phase_ns
     num_ranks, num_cycles = phase_ns.shape[:2]
-    rows, at, excess_ns = events.rows[used], events.at[used], events.excess_ns[used]
+    rows, excess_ns = events.rows[used], events.excess_ns[used]
     cost_ns = np.bincount(rows, weights=excess_ns, minlength=num_ranks).astype(np.float64)
-    costly = list_costly_ranks(cost_ns, MIN_COST_RATIO * usual_cycle_ns * num_cycles)
+    costly = list_costly_ranks(cost_ns, MIN_COST_RATIO * unexplained.usual_cycle_ns * num_cycles)
     if not len(costly):
-        return []
+        return {}
     by_size = concentration_p_values(rows, excess_ns, num_ranks)
     by_number = concentration_p_values(rows, np.ones_like(excess_ns), num_ranks)
-    found = []
+    found = {}
     for row in costly.tolist():
-        here = rows == row
-        own_at, own_excess_ns = at[here], excess_ns[here]
-        if len(own_at) > STEADY_RATIO * num_cycles:
+        own = np.flatnonzero(used & (events.rows == row))
+        own_at = events.at[own]
+        if len(own) > STEADY_RATIO * num_cycles:
             continue
         usual = events.list_usual_cycles(row)
         independent = count_independent(own_at, phase_ns[row, :, events.part], usual)
-        share = independent / len(own_at)
+        share = independent / len(own)
         size, number = by_size[row] ** share, by_number[row] ** share
         looked = cycles.steps[np.sort(np.concatenate([usual, own_at]))]
         period, phase, regular = estimate_period(cycles.steps[own_at], looked)
-        alike = likeness_p_value(own_excess_ns, independent) if pure else 1.0
-        p_values = (
-            size / 2, number, fisher_combine(size, regular), fisher_combine(number, alike),
-            fisher_combine(number, regular, alike),
-        )  # fmt: skip
-        by_chance = min(p_values) >= alpha_per_test or len(events.at) < MIN_EVENTS
-        if by_chance and not _is_only_its_own(phase_ns, row, events.part):
+        if kind is None:
+            p_values = (size / 2, number, fisher_combine(size, regular))
+        elif number * num_ranks > _limit_chance(num_ranks, alone=len(own) == len(rows)):
             continue
-        named_period = period if regular < ALPHA_PERIOD else None
-        if named_period is not None:
-            on_time = cycles.steps[own_at] % period == phase
-            if _is_chance(rows[~here], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
-                own_at, own_excess_ns = own_at[on_time], own_excess_ns[on_time]
-            else:
-                named_period = None
-        found.append(
-            make_candidate(
-                cycles, events.part, row, own_at, own_excess_ns, usual_cycle_ns=usual_cycle_ns, period=named_period
-            )
-        )
+        else:
+            clear = kind.p_value(independent)
+            p_values = (1.0, fisher_combine(number, clear), fisher_combine(number, regular, clear))
+        by_chance = min(p_values) >= alpha_per_test or len(events.at) < MIN_EVENTS
+        if by_chance and (kind is not None or not is_only_its_own(phase_ns, row, OWN_PARTS[events.part])):
+            continue
+        named = _Named(chosen=own, period=period if regular < ALPHA_PERIOD else None)
+        found[row] = named if named.period is None else _keep_regular(
+            cycles, events, named, phase, rows, alpha_per_test, num_ranks
+        )  # fmt: skip
     return found
+
+
+def _limit_chance(num_ranks: int, *, alone: bool) -> float:
+    """How often chance may give any rank as many events of a kind; ``alone``: no other rank has one."""
+    enough = 1.01 * num_ranks ** (1 - ENOUGH_EVENTS)  # p-values are rounded up
+    return max(ALPHA_ALONE, enough) if alone else ALPHA
+
+
+def _keep_regular(
+    cycles: SyncCycles,
+    events: Events,
+    named: _Named,
+    phase: int,
+    rows: IntArray,
+    alpha_per_test: float,
+    num_ranks: int,
+) -> _Named:
+    """The events that come in step with the period, or all without one, if chance does not explain the rest."""
+    row = int(events.rows[named.chosen[0]])
+    on_time = cycles.steps[events.at[named.chosen]] % named.period == phase
+    if _is_chance(rows[rows != row], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
+        return _Named(chosen=named.chosen[on_time], period=named.period)
+    return _Named(chosen=named.chosen, period=None)
 
 
 def _is_chance(others: IntArray, row: int, number: int, num_ranks: int, alpha_per_test: float) -> bool:
@@ -165,15 +247,6 @@ def _is_chance(others: IntArray, row: int, number: int, num_ranks: int, alpha_pe
     """
     rows = np.append(others, np.full(number, row))
     return number == 0 or bool(concentration_p_values(rows, np.ones(len(rows)), num_ranks)[row] >= alpha_per_test)
-
-
-def _is_only_its_own(phase_ns: FloatArray, row: int, part: int) -> bool:
-    """Whether only this rank works in a stretch that the training loop names, such as rank 0's checkpoint: the code
-    decides that, and not chance."""
-    if OWN_PARTS[part] not in (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING):
-        return False
-    total_ns = phase_ns[:, :, part].sum(axis=1)
-    return bool(np.delete(total_ns, row).max() < OTHERS_RATIO * total_ns[row])
 
 
 def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[CandidateCause]:
