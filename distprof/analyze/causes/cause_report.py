@@ -20,7 +20,7 @@ from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import median_of_others
 from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, FloatArray, IntArray, Part, Phase, Stretch
-from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, VerdictKind
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, Pattern, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
@@ -213,7 +213,9 @@ def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
     peers = _list_peers(cycles, item, waits)
     others_ns = median_of_others(waits_ns, item.rows) if not len(peers) else np.median(waits_ns[peers], axis=0)
     less_ns = (others_ns - np.median(waits_ns[item.rows], axis=0))[item.acts]
-    return bool(np.median(less_ns) >= MIN_CONFIRMED_RATIO * (item.late_ns or 0.0))
+    varies = item.pattern is Pattern.PERSISTENT and item.excess_ns is None  # its lateness is a mean
+    usual_ns = float(np.mean(less_ns) if varies else np.median(less_ns))
+    return usual_ns >= MIN_CONFIRMED_RATIO * (item.late_ns or 0.0)
 
 
 def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence, ...]:

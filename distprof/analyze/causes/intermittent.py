@@ -50,9 +50,9 @@ regularity together; and of events of one kind, their number and how clear the k
 MIN_EVENTS = 3
 """Of a part; with fewer, chance explains any rank's."""
 ALPHA_ALONE, ENOUGH_EVENTS = 0.02, 4
-"""Of naming a rank for events of a kind if these strike ranks at random: a kind may be clear beyond doubt, and say
-nothing about ranks. Where it strikes no other rank, three events are enough on eight ranks and four on four; and four on
-fewer, although chance does that once in eight times on two ranks. Where it does, the whole level counts."""
+"""Of naming a rank for events of a kind that strikes no other rank, if it strikes ranks at random: a kind may be clear
+beyond doubt, and say nothing about ranks. Three events are enough on eight ranks and four on four; and four on fewer,
+although chance does that once in eight times on two ranks. If it strikes another rank too, `ALPHA` counts."""
 LIKE_RATIO = 0.5
 """Of the smallest of a kind: a rank's other events that are as large belong to it."""
 
