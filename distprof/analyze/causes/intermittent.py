@@ -49,10 +49,10 @@ NUM_TESTS = 6
 regularity together; and of events of one kind, their number and how clear the kind is, with and without regularity."""
 MIN_EVENTS = 3
 """Of a part; with fewer, chance explains any rank's."""
-ALPHA_ALONE, ENOUGH_EVENTS = 0.02, 4
+ALPHA_ALONE, ENOUGH_EVENTS = 0.07, 4
 """Of naming a rank for events of a kind that strikes no other rank, if it strikes ranks at random: a kind may be clear
-beyond doubt, and say nothing about ranks. Three events are enough on eight ranks and four on four; and four on fewer,
-although chance does that once in eight times on two ranks. If it strikes another rank too, `ALPHA` counts."""
+beyond doubt, and say nothing about ranks. Three events are enough on four ranks or more; and four on fewer, although
+chance does that once in eight times on two ranks. If it strikes another rank too, `ALPHA` counts."""
 LIKE_RATIO = 0.5
 """Of the smallest of a kind: a rank's other events that are as large belong to it."""
 
@@ -120,12 +120,12 @@ def _name_ranks(
     found = _test_ranks(cycles, unexplained, events, every, None, alpha_per_test)
     for row, named in _test_ranks(cycles, unexplained, events, pure, None, alpha_per_test).items():
         found.setdefault(row, named)
-    kinds = dict[int, _Named]()
+    kinds, own = dict[int, _Named](), outliers.mark_own(events)
     for kind in detect_kinds(events.excess_ns[pure], events.least_ns):
-        own_ns = events.excess_ns[pure][kind.members]
-        members = (events.excess_ns >= own_ns.min() * (1 - LEAST_SPREAD)) & (
-            events.excess_ns <= own_ns.max() * (1 + LEAST_SPREAD)
-        )
+        like_ns = events.excess_ns[pure][kind.members]
+        members = pure | own
+        members &= events.excess_ns >= like_ns.min() * (1 - LEAST_SPREAD)
+        members &= events.excess_ns <= like_ns.max() * (1 + LEAST_SPREAD)
         for row, named in _test_ranks(cycles, unexplained, events, members, kind, alpha_per_test).items():
             kinds[row] = named if row not in kinds else _Named(
                 chosen=np.union1d(kinds[row].chosen, named.chosen), period=None
@@ -197,11 +197,8 @@ def _test_ranks(
         period, phase, regular = estimate_period(cycles.steps[own_at], looked)
         if kind is None:
             p_values = (size / 2, number, fisher_combine(size, regular))
-        elif number * num_ranks > _limit_chance(num_ranks, alone=len(own) == len(rows)):
-            continue
         else:
-            clear = kind.p_value(independent)
-            p_values = (1.0, fisher_combine(number, clear), fisher_combine(number, regular, clear))
+            p_values = _combine_kind(kind.p_value(independent), number, regular, num_ranks, alone=len(own) == len(rows))
         by_chance = min(p_values) >= alpha_per_test or len(events.at) < MIN_EVENTS
         if by_chance and (kind is not None or not is_only_its_own(phase_ns, row, OWN_PARTS[events.part])):
             continue
@@ -212,10 +209,23 @@ def _test_ranks(
     return found
 
 
-def _limit_chance(num_ranks: int, *, alone: bool) -> float:
-    """How often chance may give any rank as many events of a kind; ``alone``: no other rank has one."""
+def _combine_kind(clear: float, number: float, regular: float, num_ranks: int, *, alone: bool) -> tuple[float, ...]:
+    """The p-values of a rank's events of a kind.
+
+    Which ranks events strike does not depend on their sizes, so the probability that there is such a kind and that all
+    of it is one rank's is the product of the two; where other ranks have some as well, there are more ways.
+
+    Args:
+        clear: That events at random make any such kind.
+        number: That so many of the kind are on this rank.
+        regular: That these come at any such period.
+        num_ranks: All ranks.
+        alone: No other rank has one.
+    """
     enough = 1.01 * num_ranks ** (1 - ENOUGH_EVENTS)  # p-values are rounded up
-    return max(ALPHA_ALONE, enough) if alone else ALPHA
+    if number * num_ranks > (max(ALPHA_ALONE, enough) if alone else ALPHA):
+        return (1.0,)
+    return (number * clear if alone else fisher_combine(number, clear), fisher_combine(number, regular, clear))
 
 
 def _keep_regular(

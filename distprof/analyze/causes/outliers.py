@@ -43,6 +43,8 @@ MAX_OCCASIONS_RATIO = 0.5
 """Of the cycles; what all ranks do more often is a part like others."""
 OTHERS_RATIO = 0.05
 """Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
+MANY_RANKS = 64
+"""Of more, every n-th shows what a part usually takes."""
 NAMED_STRETCHES = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 """The training loop names them."""
 OFTEN_RATIO = 0.1
@@ -64,7 +66,7 @@ class Events:
     chosen: IntArray
     """The cycles that were compared, ascending."""
     least_ns: float
-    """Whatever exceeds the usual by more than this is an event, on any rank."""
+    """Nothing that is no event exceeds the usual by more than this, on any rank."""
 
     def list_usual_cycles(self, row: int) -> IntArray:
         """The cycles that were compared and in which this rank has no event."""
@@ -82,12 +84,26 @@ class Outliers:
     total_ns: FloatArray
     """How long the events of all parts are together, by rank and cycle."""
 
+    usual_ns: FloatArray
+    """What each part usually takes, ``[num_parts]``."""
+
     def mark_pure(self, events: Events) -> BoolArray:
         """Which events of a part are of this part alone: those of other parts at the same time are small beside them,
         ``[num_events]``."""
-        beside_ns = self.total_ns[events.rows, events.at] - events.excess_ns
-        pure: BoolArray = beside_ns <= BESIDE_RATIO * events.excess_ns
+        pure: BoolArray = self._measure_beside(events) <= BESIDE_RATIO * events.excess_ns
         return pure
+
+    def mark_own(self, events: Events) -> BoolArray:
+        """Which events of a part are no share of what stretches all parts, ``[num_events]``: they would be as long if
+        nothing had held the rank up in other parts."""
+        others_ns = max(float(self.usual_ns.sum() - self.usual_ns[events.part]), 1.0)
+        stretched_ns = self._measure_beside(events) * (self.usual_ns[events.part] / others_ns)
+        own: BoolArray = stretched_ns <= BESIDE_RATIO * events.excess_ns
+        return own
+
+    def _measure_beside(self, events: Events) -> FloatArray:
+        """How long the events of other parts are at the same time, ``[num_events]``."""
+        return self.total_ns[events.rows, events.at] - events.excess_ns
 
 
 def list_occasions(unexplained: Unexplained) -> list[BoolArray]:
@@ -107,7 +123,9 @@ def list_outliers(unexplained: Unexplained, occasions: list[BoolArray]) -> Outli
     for found in events:
         num_parts[found.rows, found.at] += 1
         total_ns[found.rows, found.at] += found.excess_ns
-    return Outliers(events=events, num_parts=num_parts, total_ns=total_ns)
+    some_ns = unexplained.phase_ns[:: -(-len(unexplained.phase_ns) // MANY_RANKS)]
+    usual_ns = np.nan_to_num(np.median(some_ns, axis=(0, 1)))
+    return Outliers(events=events, num_parts=num_parts, total_ns=total_ns, usual_ns=usual_ns)
 
 
 def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
@@ -149,10 +167,13 @@ def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns:
     behind_ns -= apart_ns[:, None]
     over_ns = own_ns[rows] - usual_ns[rows, None]
     far_behind_ns = np.maximum(least_ns, OTHERS_SIGMAS * apart_spread_ns)
-    at = np.nonzero((over_ns > far_ns[rows, None]) & (behind_ns > far_behind_ns[:, None]))
+    excess_ns = np.minimum(over_ns, behind_ns)
+    found = (over_ns > far_ns[rows, None]) & (behind_ns > far_behind_ns[:, None])
+    rest_ns = np.delete(own_ns - usual_ns[:, None], rows, axis=0).max(initial=least_ns)
+    at = np.nonzero(found)
     return Events(
-        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=np.minimum(over_ns, behind_ns)[at], chosen=chosen,
-        least_ns=float(max(far_ns.max(), far_behind_ns.max())),
+        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=excess_ns[at], chosen=chosen,
+        least_ns=float(max(rest_ns, excess_ns[~found].max(initial=least_ns))),
     )  # fmt: skip
 
 

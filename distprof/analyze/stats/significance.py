@@ -192,7 +192,7 @@ def detect_kinds(sizes: FloatArray, least: float) -> list[EventKind]:
 
     Args:
         sizes: How large each event is, ``[num_events]``; of more than `MAX_SIZES` the largest are looked at.
-        least: A smaller one would not be an event; above 0.
+        least: Nothing that is no event is larger; above 0.
     """
     order = np.argsort(-sizes, kind="stable")[:MAX_SIZES]
     number = len(order)
