@@ -123,13 +123,12 @@ def draw_job(loop: str, size_ratio: float | None, *, num_ranks: int, steps: int,
         seed: Of everything that is drawn here and in the job.
     """
     draws = np.random.default_rng(seed)
-    if size_ratio is None:
-        size_ratio, delay = STALL_RATIO, _draw_stalls(num_ranks, draws)
-    else:
-        delay = _draw_delay(loop, num_ranks, draws) if size_ratio else None
+    stalls = size_ratio is None
+    size_ratio = STALL_RATIO if size_ratio is None else size_ratio
+    late = _draw_stalls(num_ranks, draws) if stalls else _draw_delay(loop, num_ranks, draws) if size_ratio else None
     return LiveJob(
-        loop=loop, num_ranks=num_ranks, steps=steps, pairs=pairs if delay else 0, seed=seed, size_ratio=size_ratio,
-        delay=delay,
+        loop=loop, num_ranks=num_ranks, steps=steps, pairs=pairs if late else 0, seed=seed, size_ratio=size_ratio,
+        delay=late,
     )  # fmt: skip
 
 

@@ -61,7 +61,9 @@ def _stall(draws: Draws, num_steps: int, *, strategy: str, num_ranks: int, who: 
     """In a tenth of the steps, drawn at random, a rank stops for one to three steps, in one place: always the same
     rank, any rank, or none. Shorter events strike all ranks; where no rank stops, events of all lengths do. One step in
     20 has no instruments."""
-    noise = {"noise_share_ratio": 0.1} if who != "nobody" else {"noise_share_ratio": 0.2, "noise_shape": 1.0}
+    noise: dict[str, Any] = (
+        {"noise_share_ratio": 0.1} if who != "nobody" else {"noise_share_ratio": 0.2, "noise_shape": 1.0}
+    )
     job = make_plain(strategy, num_ranks, shadow_every=20, **noise)
     if who == "nobody":
         return job

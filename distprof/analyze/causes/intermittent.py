@@ -195,17 +195,17 @@ def _test_ranks(
         size, number = by_size[row] ** share, by_number[row] ** share
         looked = cycles.steps[np.sort(np.concatenate([usual, own_at]))]
         period, phase, regular = estimate_period(cycles.steps[own_at], looked)
-        if kind is None:
-            p_values = (size / 2, number, fisher_combine(size, regular))
-        else:
+        p_values: tuple[float, ...] = (size / 2, number, fisher_combine(size, regular))
+        if kind is not None:
             p_values = _combine_kind(kind.p_value(independent), number, regular, num_ranks, alone=len(own) == len(rows))
         by_chance = min(p_values) >= alpha_per_test or len(events.at) < MIN_EVENTS
         if by_chance and (kind is not None or not is_only_its_own(phase_ns, row, OWN_PARTS[events.part])):
             continue
-        named = _Named(chosen=own, period=period if regular < ALPHA_PERIOD else None)
-        found[row] = named if named.period is None else _keep_regular(
-            cycles, events, named, phase, rows, alpha_per_test, num_ranks
-        )  # fmt: skip
+        found[row] = _Named(chosen=own, period=None)
+        if regular < ALPHA_PERIOD:
+            on_time = cycles.steps[own_at] % period == phase
+            if _is_chance(rows[rows != row], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
+                found[row] = _Named(chosen=own[on_time], period=period)
     return found
 
 
@@ -226,23 +226,6 @@ def _combine_kind(clear: float, number: float, regular: float, num_ranks: int, *
     if number * num_ranks > (max(ALPHA_ALONE, enough) if alone else ALPHA):
         return (1.0,)
     return (number * clear if alone else fisher_combine(number, clear), fisher_combine(number, regular, clear))
-
-
-def _keep_regular(
-    cycles: SyncCycles,
-    events: Events,
-    named: _Named,
-    phase: int,
-    rows: IntArray,
-    alpha_per_test: float,
-    num_ranks: int,
-) -> _Named:
-    """The events that come in step with the period, or all without one, if chance does not explain the rest."""
-    row = int(events.rows[named.chosen[0]])
-    on_time = cycles.steps[events.at[named.chosen]] % named.period == phase
-    if _is_chance(rows[rows != row], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
-        return _Named(chosen=named.chosen[on_time], period=named.period)
-    return _Named(chosen=named.chosen, period=None)
 
 
 def _is_chance(others: IntArray, row: int, number: int, num_ranks: int, alpha_per_test: float) -> bool:
