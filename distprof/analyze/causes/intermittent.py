@@ -32,7 +32,6 @@ from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Un
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
-    LEAST_SPREAD,
     EventKind,
     concentration_p_values,
     count_independent,
@@ -53,6 +52,8 @@ ALPHA_ALONE, ENOUGH_EVENTS = 0.07, 4
 """Of naming a rank for events of a kind that strikes no other rank, if it strikes ranks at random: a kind may be clear
 beyond doubt, and say nothing about ranks. Three events are enough on four ranks or more; and four on fewer, although
 chance does that once in eight times on two ranks. If it strikes another rank too, `ALPHA` counts."""
+KIND_MARGIN = 0.1
+"""Events of about the same size, on any rank, belong to a kind, whatever else happened then."""
 LIKE_RATIO = 0.5
 """Of the smallest of a kind: a rank's other events that are as large belong to it."""
 
@@ -124,8 +125,8 @@ def _name_ranks(
     for kind in detect_kinds(events.excess_ns[pure], events.least_ns):
         like_ns = events.excess_ns[pure][kind.members]
         members = pure | own
-        members &= events.excess_ns >= like_ns.min() * (1 - LEAST_SPREAD)
-        members &= events.excess_ns <= like_ns.max() * (1 + LEAST_SPREAD)
+        members &= events.excess_ns >= like_ns.min() * (1 - KIND_MARGIN)
+        members &= events.excess_ns <= like_ns.max() * (1 + KIND_MARGIN)
         for row, named in _test_ranks(cycles, unexplained, events, members, kind, alpha_per_test).items():
             kinds[row] = named if row not in kinds else _Named(
                 chosen=np.union1d(kinds[row].chosen, named.chosen), period=None

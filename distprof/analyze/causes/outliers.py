@@ -39,6 +39,9 @@ TAIL_FACTOR = 3.0
 """A rank's events must cost this many times as much as the typical other rank's."""
 GAUSS_QUARTER = 0.6745
 """From the median of a normal distribution to its quartile, in standard deviations."""
+COMMON_RATIO = 0.1
+"""Of what one rank takes longer: if the others take less of it, it is this rank's event. Whoever waited long for a rank
+that stalls finds its caches cold, and takes a little longer too."""
 MAX_OCCASIONS_RATIO = 0.5
 """Of the cycles; what all ranks do more often is a part like others."""
 OTHERS_RATIO = 0.05
@@ -139,7 +142,9 @@ def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
     if not np.isfinite(common_ns).all() or not common_ns.any():
         return np.zeros(len(common_ns), dtype=bool)
     usual_ns, spread_ns = estimate_usual(common_ns[None])
-    found: BoolArray = common_ns > usual_ns[0] + max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
+    over_ns = common_ns - usual_ns[0]
+    found: BoolArray = over_ns > max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
+    found &= over_ns > COMMON_RATIO * (own_ns.max(axis=0) - usual_ns[0])
     return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
 
 
