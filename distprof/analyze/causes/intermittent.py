@@ -9,6 +9,8 @@ their own, far larger than other events and alike, that strikes no other rank.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +29,7 @@ from distprof.analyze.causes.outliers import (
     make_candidate,
 )
 from distprof.analyze.causes.stalls import far_limit_ns
+from distprof.analyze.cycles.cycle_parts import read_between, take_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
@@ -39,8 +42,8 @@ from distprof.analyze.stats.significance import (
     estimate_period,
     fisher_combine,
 )
-from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import OWN_PARTS, IntArray, Part, Stretch
+from distprof.analyze.stats.statistics import fast_median, medians_of_others
+from distprof.facts.run import OWN_PARTS, Clock, FloatArray, IntArray, Part, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 
 NUM_TESTS = 6
@@ -68,10 +71,15 @@ def detect_intermittent_ranks(cycles: SyncCycles, unexplained: Unexplained) -> t
     least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns * len(cycles.steps)
     alpha_per_test = ALPHA / (NUM_TESTS * num_ranks * _count_families(outliers.events, least_ns))
     before = [item for item in unexplained.candidates if item.is_irregular]
+
+    @functools.cache
+    def read_unseen() -> FloatArray:
+        return _read_unseen(cycles, unexplained)
+
     named = [
         item
         for events in outliers.events if len(events.at)
-        for item in _name_ranks(cycles, unexplained, outliers, events, alpha_per_test)
+        for item in _name_ranks(cycles, unexplained, outliers, events, alpha_per_test, read_unseen)
         if not any(_is_joint(item, other) for other in before)
     ]  # fmt: skip
     found = [*named, *_list_nobodys(cycles, [*before, *named])]
@@ -114,7 +122,12 @@ def join_parts(irregular: list[CandidateCause]) -> list[CandidateCause]:
 
 
 def _name_ranks(
-    cycles: SyncCycles, unexplained: Unexplained, outliers: Outliers, events: Events, alpha_per_test: float
+    cycles: SyncCycles,
+    unexplained: Unexplained,
+    outliers: Outliers,
+    events: Events,
+    alpha_per_test: float,
+    read_unseen: Callable[[], FloatArray],
 ) -> list[CandidateCause]:
     """The ranks on which the events of a part are not by chance, all of them or those of one kind."""
     every, pure = np.ones(len(events.at), dtype=bool), outliers.mark_pure(events)
@@ -124,10 +137,13 @@ def _name_ranks(
     kinds, own = dict[int, _Named](), outliers.mark_own(events)
     for kind in detect_kinds(events.excess_ns[pure], events.least_ns):
         like_ns = events.excess_ns[pure][kind.members]
-        members = pure | own
-        members &= events.excess_ns >= like_ns.min() * (1 - KIND_MARGIN)
-        members &= events.excess_ns <= like_ns.max() * (1 + KIND_MARGIN)
-        for row, named in _test_ranks(cycles, unexplained, events, members, kind, alpha_per_test).items():
+        lowest_ns, highest_ns = like_ns.min() * (1 - KIND_MARGIN), like_ns.max() * (1 + KIND_MARGIN)
+        members = (pure | own) & (events.excess_ns >= lowest_ns) & (events.excess_ns <= highest_ns)
+        over_ns = read_unseen()[:, :, events.part]
+        over_ns = over_ns - fast_median(unexplained.phase_ns[:, :, events.part], axis=1, keepdims=True)
+        unseen_ns = np.minimum(over_ns, over_ns - medians_of_others(over_ns))
+        unseen, _ = np.nonzero((unseen_ns >= lowest_ns) & (unseen_ns <= highest_ns))
+        for row, named in _test_ranks(cycles, unexplained, events, members, kind, alpha_per_test, unseen).items():
             kinds[row] = named if row not in kinds else _Named(
                 chosen=np.union1d(kinds[row].chosen, named.chosen), period=None
             )  # fmt: skip
@@ -164,6 +180,7 @@ def _test_ranks(
     used: BoolArray,
     kind: EventKind | None,
     alpha_per_test: float,
+    unseen: IntArray | tuple[()] = (),
 ) -> dict[int, _Named]:
     """The ranks on which some events of a part are not by chance.
 
@@ -174,6 +191,7 @@ def _test_ranks(
         used: Which of them, ``[num_events]``.
         kind: What these are. None: of no kind in particular.
         alpha_per_test: The significance level of each test.
+        unseen: The ranks of more events of the kind, in cycles that were not recorded.
     """
     phase_ns = unexplained.phase_ns
     num_ranks, num_cycles = phase_ns.shape[:2]
@@ -183,7 +201,8 @@ def _test_ranks(
     if not len(costly):
         return {}
     by_size = concentration_p_values(rows, excess_ns, num_ranks)
-    by_number = concentration_p_values(rows, np.ones_like(excess_ns), num_ranks)
+    struck = np.concatenate([rows, np.array(unseen, dtype=np.int64)])
+    by_number = concentration_p_values(struck, np.ones(len(struck)), num_ranks)
     found = {}
     for row in costly.tolist():
         own = np.flatnonzero(used & (events.rows == row))
@@ -198,7 +217,9 @@ def _test_ranks(
         period, phase, regular = estimate_period(cycles.steps[own_at], looked)
         p_values: tuple[float, ...] = (size / 2, number, fisher_combine(size, regular))
         if kind is not None:
-            p_values = _combine_kind(kind.p_value(independent), number, regular, num_ranks, alone=len(own) == len(rows))
+            p_values = _combine_kind(
+                kind.p_value(independent), number, regular, num_ranks, alone=bool((struck == row).all())
+            )
         by_chance = min(p_values) >= alpha_per_test or len(events.at) < MIN_EVENTS
         if by_chance and (kind is not None or not is_only_its_own(phase_ns, row, OWN_PARTS[events.part])):
             continue
@@ -208,6 +229,25 @@ def _test_ranks(
             if _is_chance(rows[rows != row], row, int(np.sum(~on_time)), num_ranks, alpha_per_test):
                 found[row] = _Named(chosen=own[on_time], period=period)
     return found
+
+
+def _read_unseen(cycles: SyncCycles, unexplained: Unexplained) -> FloatArray:
+    """Own time by part in cycles that end in a shadow step, ``[num_ranks, num_unseen, len(OWN_PARTS)]``; NaN: not
+    recorded.
+
+    Nothing is recorded in that step, but what a rank does after the last wait of the step before, and between the two,
+    belongs to the same cycle.
+    """
+    measured_steps = unexplained.measured_steps
+    shadow = (measured_steps.run.column("shadow") == 1)[cycles.positions].all(axis=0)
+    steps = np.flatnonzero(shadow[1:] & measured_steps.counted[:-1]) + 1
+    if not len(steps) or cycles.clock is Clock.DEVICE:
+        return np.empty((len(cycles.positions), 0, len(OWN_PARTS)))
+    return take_parts(
+        measured_steps, cycles.clock, cycles.positions, steps, steps - 1,
+        last=cycles.issued[-1] if cycles.issued else Phase.BACKWARD, tail_ns=None,
+        between=read_between(measured_steps, cycles.positions, steps, steps - 1),
+    )  # fmt: skip
 
 
 def _combine_kind(clear: float, number: float, regular: float, num_ranks: int, *, alone: bool) -> tuple[float, ...]:

@@ -291,3 +291,20 @@ def test_an_evaluation_that_is_one_ranks_work_is_not_critical(part: Stretch, cri
     assert (report.verdict.rank, report.verdict.phase, report.verdict.critical) == (0, part, critical)
     assert take_causes(report).causes[0].critical is critical
     assert report.verdict.lost_ratio is not None and report.verdict.lost_ratio.value > 0.1
+
+
+@pytest.mark.parametrize("part", [Phase.OPTIMIZER, Stretch.BETWEEN])
+def test_a_stall_before_a_shadow_step_is_one_of_its_kind(part: Phase | Stretch) -> None:
+    """Rank 1 of two stalls four times, which three would not be enough for; once it does so where the cycle ends in a
+    step without instruments: in the optimizer of the step before, or between the two."""
+
+    def stall(*steps: int) -> Run:
+        delays = tuple(Delay(rank=1, phase=part, delay_ns=200 * MS, first_step=step, last_step=step) for step in steps)
+        return simulate(SimulatedJob(num_ranks=2, shadow_every=10, delays=delays), seed=3, truth=False).run
+
+    recorded = [step for step in range(2, 49) if not stall(1, 2, 3, 4).column("shadow")[0, step - 1 : step + 2].any()]
+    shadow = int(np.flatnonzero(stall(1, 2, 3, 4).column("shadow")[0])[2])
+    before = shadow - 1 if part is Phase.OPTIMIZER else shadow
+    four = [recorded[index] for index in (1, 5, 11, 20)]
+    for steps, rank in (([*four[:3], before], 1), (four, 1), ([*four[:3], four[2]], None)):
+        assert analyze(stall(*steps)).verdict.rank == rank
