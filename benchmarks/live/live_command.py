@@ -25,14 +25,15 @@ from distprof.analyze import analyze
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.storage.run_folder import read_run
 
-SIZES = "0,2,5,20"
+STALLS = "stalls"
+SIZES = f"0,2,5,20,{STALLS}"
 MOST_RANKS = 4
 DESCRIPTION = f"""\
 Trains with six small loops on ranks of this machine, delays one rank (which, where and how is drawn by chance), and
 compares the report with the truth: what the delay costs a step is measured in the same processes, in pairs of steps
 with and without it, half of them before and half after the judged steps. In as many jobs as of each size nobody is
-delayed, and whatever is named is a false alarm. A job takes 15 to 25 seconds. Prints a table in Markdown; a line for
-every job goes to standard error.
+delayed, and whatever is named is a false alarm; in as many, one rank stops for two steps in one step of ten, drawn at
+random. A job takes 15 to 25 seconds. Prints a table in Markdown; a line for every job goes to standard error.
 
 loops: {", ".join(LOOPS)}
 """
@@ -48,8 +49,10 @@ def add_live(subjects: argparse._SubParsersAction[Any]) -> None:
     live.add_argument("--runs", type=int, default=2, help="jobs per loop and size (default: 2, about ten minutes)")
     live.add_argument("--loop", default=",".join(LOOPS), help="loops, comma-separated (default: all)")
     live.add_argument(
-        "--sizes", default=SIZES, help=f"delays in percent of the step, comma-separated; 0: nobody (default: {SIZES})"
-    )
+        "--sizes", default=SIZES,
+        help=f"delays in percent of the step, comma-separated; 0: nobody, {STALLS}: in steps drawn at random "
+        f"(default: {SIZES})",
+    )  # fmt: skip
     live.add_argument(
         "--ranks", default="", help="numbers of ranks to draw from, comma-separated (default: 2 to 4, one per core)"
     )
@@ -113,7 +116,7 @@ def _draw_jobs(options: argparse.Namespace) -> Iterator[LiveJob]:
     loops = [name.strip() for name in options.loop.split(",")]
     if unknown := [name for name in loops if name not in LOOPS]:
         raise UsageError(f"--loop {unknown[0]}: no such loop; there are {', '.join(LOOPS)}")
-    sizes = [number / 100 for number in _read_numbers("--sizes", options.sizes, 0, 100)]
+    sizes = _read_sizes(options.sizes)
     most = max(2, min(MOST_RANKS, os.cpu_count() or 2))
     ranks = _read_numbers("--ranks", options.ranks or ",".join(map(str, range(2, most + 1))), 2, 64)
     if broken := [number for number in ranks if number % 1]:
@@ -125,6 +128,14 @@ def _draw_jobs(options: argparse.Namespace) -> Iterator[LiveJob]:
             loop, size_ratio, num_ranks=int(draws.choice(np.array(ranks, dtype=int))), steps=options.steps,
             pairs=options.pairs, seed=options.seed + index,
         )  # fmt: skip
+
+
+def _read_sizes(text: str) -> list[float | None]:
+    """Delays relative to the step; None: stalls."""
+    words = [word.strip() for word in text.split(",")]
+    given = ",".join(word for word in words if word != STALLS)
+    numbers = iter(_read_numbers("--sizes", given, 0, 100) if given else ())
+    return [None if word == STALLS else next(numbers) / 100 for word in words]
 
 
 def _read_numbers(option: str, text: str, least: float, most: float) -> list[float]:

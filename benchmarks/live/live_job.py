@@ -15,6 +15,10 @@ RARE_EVERY = 7
 RARE_RATIO = 0.2
 """Share of the delays that act in few steps only, as the garbage collector does."""
 RARE_PLACES = ("forward", "backward", "optimizer")
+STALL_EVERY = 10
+"""A rank that stalls does so in one judged step of so many, drawn at random ..."""
+STALL_RATIO = 0.2
+"""... for twice the usual step, which is so much of all steps."""
 EVALUATE_EVERY, CHECKPOINT_EVERY = 5, 10
 LOCAL_STEPS = 4
 """Of local SGD, from one averaging of parameters to the next."""
@@ -73,9 +77,11 @@ class LiveDelay:
     place: str
     """A key of ``LoopFacts.phases``."""
     every: int
-    """It acts in the steps whose number divides by this."""
+    """It acts in the steps whose number divides by this ..."""
     spins: bool
     """It computes, as slow code does; otherwise it sleeps, as a loader does that waits for its disk."""
+    stalls: bool = False
+    """... or in as many judged steps that are drawn at random."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,13 @@ class LiveJob:
     @property
     def name(self) -> str:
         """Unique within a bench, and fit for a folder."""
-        return f"{self.loop}-{1000 * self.size_ratio:03.0f}-{self.seed}"
+        size = "stalls" if self.stalls else f"{1000 * self.size_ratio:03.0f}"
+        return f"{self.loop}-{size}-{self.seed}"
+
+    @property
+    def stalls(self) -> bool:
+        """Whether its delay acts in steps drawn at random."""
+        return self.delay is not None and self.delay.stalls
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -104,22 +116,32 @@ class LiveJob:
         return () if self.delay is None else (str(LOOPS[self.loop].phases[self.delay.place]),)
 
 
-def draw_job(loop: str, size_ratio: float, *, num_ranks: int, steps: int, pairs: int, seed: int) -> LiveJob:
+def draw_job(loop: str, size_ratio: float | None, *, num_ranks: int, steps: int, pairs: int, seed: int) -> LiveJob:
     """Draws the rank, the place and the manner of a delay.
 
     Args:
         loop: A key of `LOOPS`.
-        size_ratio: Length of the delay relative to the step; 0: none.
+        size_ratio: Length of the delay relative to the step; 0: none. None: a rank stalls in steps drawn at random.
         num_ranks: Processes of the job.
         steps: Judged steps.
         pairs: Pairs of steps with and without the delay.
         seed: Of everything that is drawn here and in the job.
     """
     draws = np.random.default_rng(seed)
-    delay = _draw_delay(loop, num_ranks, draws) if size_ratio else None
+    stalls = size_ratio is None
+    size_ratio = STALL_RATIO if size_ratio is None else size_ratio
+    late = _draw_stalls(num_ranks, draws) if stalls else _draw_delay(loop, num_ranks, draws) if size_ratio else None
     return LiveJob(
-        loop=loop, num_ranks=num_ranks, steps=steps, pairs=pairs if delay else 0, seed=seed, size_ratio=size_ratio,
-        delay=delay,
+        loop=loop, num_ranks=num_ranks, steps=steps, pairs=pairs if late else 0, seed=seed, size_ratio=size_ratio,
+        delay=late,
+    )  # fmt: skip
+
+
+def _draw_stalls(num_ranks: int, draws: np.random.Generator) -> LiveDelay:
+    places = tuple(_STEP)  # in every loop
+    return LiveDelay(
+        rank=int(draws.integers(num_ranks)), place=places[int(draws.integers(len(places)))], every=STALL_EVERY,
+        spins=bool(draws.integers(2)), stalls=True,
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ def describe_job(job: LiveJob) -> str:
         return f"{text}, nobody delayed"
     delay = job.delay
     often = "" if delay.every == 1 else f" every {delay.every} steps"
+    if delay.stalls:
+        often = f" in one of {delay.every} steps, at random"
     manner = "computes" if delay.spins else "sleeps"
     return f"{text}, {_show(job.size_ratio)}: rank {delay.rank} {manner} in {delay.place}{often}"
 
@@ -52,11 +54,13 @@ def tabulate_outcomes(outcomes: Sequence[LiveOutcome], failed: int) -> str:
     """
     lines = [f"| {' | '.join(_HEADS)} |", f"| {' | '.join(['---', *['---:'] * (len(_HEADS) - 1)])} |"]
     loops = [*dict.fromkeys(outcome.job.loop for outcome in outcomes), None]
-    sizes = sorted({outcome.job.size_ratio for outcome in outcomes})
-    for loop, size in itertools.product(loops, sizes):
-        chosen = [each for each in outcomes if each.job.loop == (loop or each.job.loop) and each.job.size_ratio == size]
+    kinds = sorted({_name_kind(outcome.job) for outcome in outcomes})
+    for loop, kind in itertools.product(loops, kinds):
+        chosen = [
+            each for each in outcomes if each.job.loop == (loop or each.job.loop) and _name_kind(each.job) == kind
+        ]
         if chosen:
-            lines.append(_write_row(loop or "all", size, chosen))
+            lines.append(_write_row(loop or "all", kind[2], chosen))
     hidden = sum(outcome.hidden for outcome in outcomes)
     notes = [f"Left out: {hidden} jobs in which at most a quarter of the delay reached the step."] if hidden else []
     if failed:
@@ -64,12 +68,18 @@ def tabulate_outcomes(outcomes: Sequence[LiveOutcome], failed: int) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def _write_row(loop: str, size_ratio: float, outcomes: Sequence[LiveOutcome]) -> str:
+def _name_kind(job: LiveJob) -> tuple[bool, float, str]:
+    """What tells kinds of jobs apart, in their order, and the name of this one."""
+    name = _show(job.size_ratio) if job.size_ratio else "nobody"
+    return job.stalls, job.size_ratio, f"{name}, in random steps" if job.stalls else name
+
+
+def _write_row(loop: str, kind: str, outcomes: Sequence[LiveOutcome]) -> str:
     shown = [outcome for outcome in outcomes if not outcome.hidden]
     errors = [outcome.error_ratio for outcome in shown if outcome.error_ratio is not None]
-    delayed = size_ratio > 0
+    delayed = outcomes[0].job.delay is not None
     cells = [
-        loop, _show(size_ratio) if delayed else "nobody", str(len(shown)),
+        loop, kind, str(len(shown)),
         _share(outcome.hit for outcome in shown) if delayed else "",
         _share(outcome.rank_is_right for outcome in shown) if delayed else "",
         _share(bool(outcome.named) for outcome in shown),

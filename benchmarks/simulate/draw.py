@@ -148,7 +148,19 @@ def _draw_own(job: SimulatedJob, draws: np.random.Generator, more: np.random.Gen
     factors *= [job.phase_ns.get(phase, 0.0) for phase in PHASES] + [1.0] * (factors.shape[2] - len(PHASES))
     for part in PARTS[len(PHASES) : factors.shape[2]]:
         factors[:, :, PART_CODE[part]] *= _time_stretch(job, Stretch(part))
+    if job.noise_share_ratio:
+        factors[:, :, : len(PHASES)] += _draw_noise(job, more)
     return factors
+
+
+def _draw_noise(job: SimulatedJob, more: np.random.Generator) -> FloatArray:
+    """What events of no rank in particular add, ns, ``[num_ranks, num_steps, len(PHASES)]``: at most one in a step."""
+    usual_ns = np.array([job.phase_ns.get(phase, 0.0) for phase in PHASES])
+    shape = (job.num_ranks, job.num_steps)
+    struck = more.choice(len(PHASES), size=shape, p=usual_ns / usual_ns.sum())[:, :, None] == np.arange(len(PHASES))
+    long_ns = job.noise_ns * (1 + more.pareto(job.noise_shape, shape)) * (more.random(shape) < job.noise_share_ratio)
+    found: FloatArray = struck * long_ns[:, :, None]
+    return found
 
 
 def _draw_drift(job: SimulatedJob, num_parts: int, draws: np.random.Generator) -> FloatArray:

@@ -137,6 +137,15 @@ class SimulatedJob:
     tail_share_ratio: float = 0.0
     """Share of a rank's steps that take ``tail_factor`` times as long, chosen at random."""
     tail_factor: float = 3.0
+    noise_share_ratio: float = 0.0
+    """Share of a rank's steps in which something holds it up for a while: chosen at random, and so is the phase, in
+    proportion to its time."""
+    noise_ns: float = 2 * MS
+    """The shortest such event. Longer ones are as many as a Pareto tail has."""
+    noise_shape: float = 1.5
+    """Of that tail: with 1, events ten times as long are a tenth as many."""
+    shadow_every: int = 0
+    """One step in so many, drawn at random, runs without instruments. 0: none."""
     delays: tuple[Delay, ...] = ()
     stops: tuple[Stop, ...] = ()
     slow_hosts: Mapping[int, float] = field(default_factory=dict)

@@ -35,6 +35,8 @@ BASE_NS = 10**12
 
 BLOCK = 128
 """Ranks at once: intervals are sorted in copies."""
+_FIRST_UNSEEN, _END_UNSEEN = COLUMN[f"{PHASES[0]}_host_ns"], COLUMN["between_count"]
+"""The columns that a step without instruments does not have."""
 
 
 def write_run(
@@ -51,11 +53,23 @@ def write_run(
     readings = _read_clocks(job, offset_ns, drift_ratio, float(schedule.end_ns.max(initial=0)), draws)
     rows = _write_rows(job, issues, tokens, schedule, base, rate)
     write_between(job, issues, schedule, rows, rate)
+    recorded = _choose_recorded(job, draws)
+    rows[:, ~recorded, _FIRST_UNSEEN:_END_UNSEEN] = np.nan
+    rows[:, ~recorded, COLUMN["shadow"]] = 1
     return Run(
         meta=_describe_job(job, readings, draws),
         ranks=tuple(_describe_rank(job, rank, int(hosts[rank])) for rank in range(job.num_ranks)),
-        rows=rows, collectives=_tabulate(job, issues, schedule, base, rate),
+        rows=rows, collectives=_tabulate(job, issues, schedule, base, rate, np.flatnonzero(recorded)),
     )  # fmt: skip
+
+
+def _choose_recorded(job: SimulatedJob, draws: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """The steps that are no shadow steps: of these, only the time of the step and of what precedes it is known."""
+    recorded = np.ones(job.num_steps, dtype=bool)
+    turns = np.arange(0, job.num_steps, job.shadow_every) if job.shadow_every else np.arange(0)
+    shadows = turns + draws.integers(max(job.shadow_every, 1), size=len(turns))
+    recorded[shadows[(shadows >= job.num_warmup) & (shadows < job.num_steps)]] = False
+    return recorded
 
 
 def _write_rows(
@@ -97,7 +111,7 @@ def _write_rows(
 
 
 def _tabulate(
-    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray
+    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray, steps: IntArray
 ) -> tuple[Collectives, ...]:
     tables = []
     for partition in dict.fromkeys(op.partition for op in issues if not op.between):

@@ -106,7 +106,8 @@ class Verdict:
     step; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
     slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
-    """It costs a tenth of the step or more, by the lower end of its interval, and two independent signs agree."""
+    """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
+    evaluation that only this rank makes."""
     confirmed: bool | None
     """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
     none is named, or ranks are missing."""
@@ -173,6 +174,8 @@ class CauseReport:
     """Of stalls: how many of the measured steps, also of those that the verdict is not based on; None otherwise."""
     period: int | None
     """Of stalls, or of a rank that is late now and then: every so many steps. None: no period, or too few to tell."""
+    explained_ratio: float | None = None
+    """Of stalls of a rank: their share of what these steps take longer than the usual one. None: of other causes."""
     late_ns: float | None
     """Own time of the rank, or of the host's ranks, less the others' median, in the steps in which it acts."""
     saved_if_only_this_ns: Estimate
@@ -189,7 +192,8 @@ class CauseReport:
     """Its part of what removing all causes saves: the parts and ``Causes.remainder_ns`` add up to what an ideal step
     would save."""
     critical: bool
-    """The lower end of ``saved_after_others_ratio`` is a tenth or more, and the other ranks' waits confirm it."""
+    """The lower end of ``saved_after_others_ratio`` is a tenth or more, the other ranks' waits confirm it, and it is no
+    evaluation that only this rank makes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.live.live_job import LiveJob
+from benchmarks.live.live_job import LiveDelay, LiveJob
 
 WARMUP, CALIBRATION = 4, 8
 
@@ -27,6 +27,7 @@ class Turn:
     part: str
     """"warm-up", "calibration", "judged", or "pair 0" and "pair 1", which are the halves."""
     delayed: bool
+    """The delay may act: it does if it acts in steps of this number."""
 
     @property
     def warmup(self) -> bool:
@@ -40,10 +41,14 @@ def plan_turns(job: LiveJob) -> list[Turn]:
     calm = [Turn(number=number, part="warm-up", delayed=False) for number in range(1, WARMUP + 1)]
     timed = [Turn(number=number, part="calibration", delayed=False) for number in range(1, CALIBRATION + 1)]
     first, delayed = int(draws.integers(1, 100)), job.delay is not None
-    judged = [Turn(number=first + index, part="judged", delayed=delayed) for index in range(job.steps)]
+    acting = _draw_acting(job, draws, first)
+    judged = [
+        Turn(number=number, part="judged", delayed=delayed and (not job.stalls or number in acting))
+        for number in range(first, first + job.steps)
+    ]
     # The delay of a judged step may lie after its last collective, where the next step already rules.
-    after = Turn(number=first + job.steps, part="warm-up", delayed=delayed)
-    numbers = _draw_numbers(job, draws, first)
+    after = Turn(number=first + job.steps, part="warm-up", delayed=delayed and not job.stalls)
+    numbers = _draw_numbers(job, draws, acting)
     before = job.pairs // 2
     return [
         *calm, *timed, *_draw_pairs(draws, 0, numbers[:before]), *judged, after,
@@ -55,17 +60,29 @@ def find_acting_ratio(job: LiveJob) -> float:
     """Share of the judged steps in which the delay acts."""
     if job.delay is None:
         return 0.0
-    acting = [turn.number % job.delay.every == 0 for turn in plan_turns(job) if turn.part == "judged"]
+    acting = [acts_in(job.delay, turn) for turn in plan_turns(job) if turn.part == "judged"]
     return float(np.mean(acting))
 
 
-def _draw_numbers(job: LiveJob, draws: np.random.Generator, first: int) -> list[int]:
+def acts_in(delay: LiveDelay, turn: Turn) -> bool:
+    """Whether the delay acts in a step."""
+    return turn.delayed and (delay.stalls or turn.number % delay.every == 0)
+
+
+def _draw_acting(job: LiveJob, draws: np.random.Generator, first: int) -> list[int]:
+    """The numbers of judged steps in which the delay acts."""
+    every = 1 if job.delay is None else job.delay.every
+    count = max(job.steps // every, 1)
+    if job.stalls:
+        return sorted((first + draws.permutation(job.steps)[:count]).tolist())
+    return [-(-first // every) * every + every * index for index in range(count)]
+
+
+def _draw_numbers(job: LiveJob, draws: np.random.Generator, acting: Sequence[int]) -> list[int]:
     """One per pair, spread over the judged steps in which the delay acts: so a delay that is hidden where a rank has
     little data is hidden as often in the pairs."""
-    every = 1 if job.delay is None else job.delay.every
-    acting = -(-first // every) * every + every * np.arange(max(job.steps // every, 1))
     rounds = -(-job.pairs // len(acting))
-    shuffled = [draws.permutation(acting) for _ in range(rounds)]
+    shuffled = [draws.permutation(np.array(acting)) for _ in range(rounds)]
     return [int(number) for number in np.concatenate([np.zeros(0), *shuffled])[: job.pairs]]
 
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.live.live_job import LOOPS, LiveJob
 from benchmarks.live.loops.bucket_hook import make_hook
-from benchmarks.live.loops.schedule import Turn, plan_turns
+from benchmarks.live.loops.schedule import Turn, acts_in, plan_turns
 from distprof.config.schema import ProfileConfig
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import start_profiler
@@ -90,8 +90,7 @@ class Stage:
         following = self._turns[done]
         if self._turns[done - 1].part == "calibration" != following.part:
             self._delay_ns = delay.every * self._job.size_ratio * statistics.median(self._cycles_ns("calibration"))
-        acts = following.delayed and following.number % delay.every == 0
-        self._strokes = LOOPS[self._job.loop].steps if acts else 0
+        self._strokes = LOOPS[self._job.loop].steps if acts_in(delay, following) else 0
 
     def finish(self) -> dict[str, Any]:
         """Closes the profiler. Collective.

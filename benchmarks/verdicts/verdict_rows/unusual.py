@@ -67,6 +67,21 @@ def _few(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     return add(job, draw_delay(draws, job, delay_ns=size_ns, count=max(3, round(share * num_steps))))
 
 
+def _stall(draws: Draws, num_steps: int, *, strategy: str, num_ranks: int, who: str) -> SimulatedJob:
+    """In a tenth of the steps, drawn at random, a rank stops for one to three steps, in one place: always the same
+    rank, any rank, or none. Shorter events strike all ranks; where no rank stops, events of all lengths do. One step in
+    20 has no instruments."""
+    noise: dict[str, Any] = (
+        {"noise_share_ratio": 0.1} if who != "nobody" else {"noise_share_ratio": 0.2, "noise_shape": 1.0}
+    )
+    job = make_plain(strategy, num_ranks, shadow_every=20, **noise)
+    if who == "nobody":
+        return job
+    rank = int(draws.integers(num_ranks)) if who == "one" else None
+    size_ns = draw_size(draws, 1, 3) * find_step(job)
+    return add(job, draw_delay(draws, job, rank=rank, delay_ns=size_ns, count=round(0.1 * num_steps)))
+
+
 def _change(draws: Draws, num_steps: int, *, strategy: str, ends: str) -> SimulatedJob:
     """One rank until a step, another one from then on; or one rank that becomes slow, or stops being slow."""
     job, at = make_plain(strategy), round(num_steps * draws.uniform(0.35, 0.65))
@@ -135,6 +150,13 @@ UNUSUAL_ROWS: tuple[Row, ...] = (
     Row(name="ddp-cancel", group="phases that cancel", make=functools.partial(_cancel, strategy="ddp"), hidden=True),
     *_rows(
         "rare events", ("every", _every, {}), ("alternate", _alternate, {}), ("triple", _triple, {}), ("few", _few, {})
+    ),
+    *_rows(
+        "rare events among smaller ones",
+        *(
+            (f"stalls-{num_ranks}{'' if who == 'one' else f'-{who}'}", _stall, {"num_ranks": num_ranks, "who": who})
+            for num_ranks in (2, 4, 8) for who in ("one", "anybody", "nobody")
+        ),
     ),
     *_rows(
         "a change half-way", ("changes", _change, {"ends": "changes"}), ("begins", _change, {"ends": "begins"}),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.outliers import count_stalls
+from distprof.analyze.causes.outliers import count_stalls, is_only_its_own
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
@@ -107,7 +107,8 @@ def _report_named(
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
-        critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+        explained_ratio=_measure_explained(cycles, item, cost),
+        critical=item.has_name and is_critical(cycles, item, cost),
     )  # fmt: skip
 
 
@@ -193,6 +194,23 @@ def _share_waits(phase_ns: FloatArray) -> FloatArray:
     return taken
 
 
+def is_critical(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> bool:
+    """Whether something is wrong: the cause certainly costs much, the others' waits do not contradict it, and it is no
+    evaluation that the training loop leaves to this rank alone, which is work like other work."""
+    alone = item.part is Stretch.EVALUATION and len(item.rows) == 1
+    planned = alone and is_only_its_own(cycles.phase_ns, int(item.rows[0]), item.part)
+    return cost.alone_ratio.low >= CRITICAL_RATIO and not planned and is_confirmed(cycles, item) is not False
+
+
+def _measure_explained(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> float | None:
+    """Of what the steps with stalls take longer than the usual one, the share that goes with the stalls of a rank."""
+    if item.kind is not VerdictKind.STALLS or not len(item.rows) or item.acts.all():
+        return None
+    longer_ns = cycles.cycle_ns[item.acts].sum() - item.acts.sum() * np.median(cycles.cycle_ns[~item.acts])
+    saved_ns = cost.lost_ns.value * len(cycles.steps)
+    return float(np.clip(saved_ns / longer_ns, 0, 1)) if longer_ns > 0 else None
+
+
 def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
     """Whether the others wait while the named ranks wait least. None: no rank or host is named."""
     if item.kind not in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS) or not len(item.rows):
@@ -202,7 +220,9 @@ def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
     peers = _list_peers(cycles, item, waits)
     others_ns = median_of_others(waits_ns, item.rows) if not len(peers) else np.median(waits_ns[peers], axis=0)
     less_ns = (others_ns - np.median(waits_ns[item.rows], axis=0))[item.acts]
-    return bool(np.median(less_ns) >= MIN_CONFIRMED_RATIO * (item.late_ns or 0.0))
+    varies = item.pattern is Pattern.PERSISTENT and item.excess_ns is None  # its lateness is a mean
+    usual_ns = float(np.mean(less_ns) if varies else np.median(less_ns))
+    return usual_ns >= MIN_CONFIRMED_RATIO * (item.late_ns or 0.0)
 
 
 def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence, ...]:

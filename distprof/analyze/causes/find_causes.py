@@ -38,7 +38,8 @@ FINDERS: tuple[Finder, ...] = (
 )
 
 BESIDE_RATIO = 0.25
-"""Of what a rank loses steadily: less than this, lost now and then in the same part, is no cause of its own."""
+"""Of what a rank loses in a part steadily, or now and then: less than this, lost the other way, is no cause of its
+own."""
 MOST_STEPS_RATIO = 0.5
 """Share of the steps in which a rank is steadily late: what it loses besides in more of them, in the same part, is no
 cause of its own either. Steps with more micro-steps than others, for example, have more of the same."""
@@ -71,8 +72,8 @@ def begin(measured_steps: MeasuredSteps, cycles: SyncCycles) -> Unexplained:
 
 
 def _join(candidates: Sequence[CandidateCause]) -> list[CandidateCause]:
-    """Without those that are part of another: a rank that is late in a part all the time, and now and then a little
-    more, is one cause, and so is one whose events lengthen several parts."""
+    """Without those that are part of another: a rank that is late in a part all the time, and now and then more, is one
+    cause, unless it stalls, and so is one whose events lengthen several parts."""
     irregular = join_parts([item for item in candidates if item.is_irregular])
     kept = [item for item in candidates if not item.is_irregular and item.kind is not VerdictKind.SLOW_RANK]
     kept += [item for item in candidates if not item.is_irregular and item.kind is VerdictKind.SLOW_RANK]
@@ -81,28 +82,39 @@ def _join(candidates: Sequence[CandidateCause]) -> list[CandidateCause]:
         at = next((at for at, other in enumerate(kept) if _is_beside(item, other)), None)
         if at is None:
             left.append(item)
-            continue
-        row = int(item.rows[0])
-        taken_ns = kept[at].counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
-        if _is_in_most(item, kept[at]):
-            late_ns = float(taken_ns.sum(axis=1)[kept[at].acts].mean())
-            kept[at] = dataclasses.replace(kept[at], late_ns=late_ns, excess_ns=None)
-        kept[at] = dataclasses.replace(kept[at], counterfactual=Counterfactual(work_ns={row: taken_ns}))
+        elif kept[at].taken_ns < BESIDE_RATIO * item.taken_ns:
+            left.append(_add_steady(item, kept.pop(at)))
+        else:
+            kept[at] = _add_irregular(kept[at], item)
     return [*kept, *left]
 
 
 def _is_beside(item: CandidateCause, steady: CandidateCause) -> bool:
-    """Whether what a rank loses now and then is of what it loses in the same part all the time: little, or in most
-    steps."""
+    """Whether what a rank loses now and then is of what it loses in the same part all the time: it is no stall, or
+    little beside the rest."""
     slow_rank = steady.kind is VerdictKind.SLOW_RANK and len(item.rows) == 1
     same = slow_rank and item.part == steady.part and np.array_equal(item.rows, steady.rows)
-    within = same and bool(steady.acts[item.acts].all())
-    return within and (_is_in_most(item, steady) or _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady))
+    little = item.kind is VerdictKind.SLOW_RANK or item.taken_ns < BESIDE_RATIO * steady.taken_ns
+    return same and bool(steady.acts[item.acts].all()) and (little or _is_in_most(item, steady))
 
 
 def _is_in_most(item: CandidateCause, steady: CandidateCause) -> bool:
     return bool(item.acts.sum() > MOST_STEPS_RATIO * steady.acts.sum())
 
 
-def _sum_taken(item: CandidateCause) -> float:
-    return float(sum(taken_ns.sum() for taken_ns in item.counterfactual.work_ns.values()))
+def _add_steady(item: CandidateCause, steady: CandidateCause) -> CandidateCause:
+    """What a rank loses now and then, with the little that it loses in these steps anyway."""
+    row = int(item.rows[0])
+    taken_ns = item.counterfactual.work_ns[row] + steady.counterfactual.work_ns[row] * item.acts[:, None]
+    late_ns = float(np.median(taken_ns.sum(axis=1)[item.acts]))
+    return dataclasses.replace(item, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=late_ns)
+
+
+def _add_irregular(steady: CandidateCause, item: CandidateCause) -> CandidateCause:
+    """What a rank loses all the time, with what it loses besides. Unless that is little, the lateness is its mean."""
+    row = int(item.rows[0])
+    taken_ns = steady.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
+    if item.taken_ns >= BESIDE_RATIO * steady.taken_ns or _is_in_most(item, steady):
+        late_ns = float(taken_ns.sum(axis=1)[steady.acts].mean())
+        steady = dataclasses.replace(steady, late_ns=late_ns, excess_ns=None)
+    return dataclasses.replace(steady, counterfactual=Counterfactual(work_ns={row: taken_ns}))

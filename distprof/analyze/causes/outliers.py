@@ -12,7 +12,7 @@ from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, median_of_others, medians_of_others
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind, is_sample
 
 ALPHA = 0.005
@@ -31,14 +31,25 @@ STEADY_RATIO = 0.8
 KINDS_APART = 3.0
 """Values are of two kinds if the smaller ones end this many times as far below the larger ones as above their own
 middle."""
+BESIDE_RATIO = 0.25
+"""Of an event: so much in other parts of the cycle is beside it."""
 NOISIER = 3.0
 """A rank whose spread is this many times the typical rank's is compared with its own spread."""
 TAIL_FACTOR = 3.0
 """A rank's events must cost this many times as much as the typical other rank's."""
 GAUSS_QUARTER = 0.6745
 """From the median of a normal distribution to its quartile, in standard deviations."""
+COMMON_RATIO = 0.1
+"""Of what one rank takes longer: if the others take less of it, it is this rank's event. Whoever waited long for a rank
+that stalls finds its caches cold, and takes a little longer too."""
 MAX_OCCASIONS_RATIO = 0.5
 """Of the cycles; what all ranks do more often is a part like others."""
+OTHERS_RATIO = 0.05
+"""Of what a rank spends in a stretch between steps: with less, the others pass through it and do nothing there."""
+MANY_RANKS = 64
+"""Of more, every n-th shows what a part usually takes."""
+NAMED_STRETCHES = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
+"""The training loop names them."""
 OFTEN_RATIO = 0.1
 """Share of the cycles; a rank that is late in so many is intermittently slow, and in fewer it stalls."""
 STALLED_RATIO = 0.2
@@ -57,6 +68,8 @@ class Events:
     excess_ns: FloatArray
     chosen: IntArray
     """The cycles that were compared, ascending."""
+    least_ns: float
+    """Nothing that is no event exceeds the usual by more than this, on any rank."""
 
     def list_usual_cycles(self, row: int) -> IntArray:
         """The cycles that were compared and in which this rank has no event."""
@@ -71,6 +84,29 @@ class Outliers:
     """By part, in the cycles that are no occasions of it."""
     num_parts: IntArray
     """In how many parts there is an event, by rank and cycle: what stretches all parts is of another kind."""
+    total_ns: FloatArray
+    """How long the events of all parts are together, by rank and cycle."""
+
+    usual_ns: FloatArray
+    """What each part usually takes, ``[num_parts]``."""
+
+    def mark_pure(self, events: Events) -> BoolArray:
+        """Which events of a part are of this part alone: those of other parts at the same time are small beside them,
+        ``[num_events]``."""
+        pure: BoolArray = self._measure_beside(events) <= BESIDE_RATIO * events.excess_ns
+        return pure
+
+    def mark_own(self, events: Events) -> BoolArray:
+        """Which events of a part are no share of what stretches all parts, ``[num_events]``: they would be as long if
+        nothing had held the rank up in other parts."""
+        others_ns = max(float(self.usual_ns.sum() - self.usual_ns[events.part]), 1.0)
+        stretched_ns = self._measure_beside(events) * (self.usual_ns[events.part] / others_ns)
+        own: BoolArray = stretched_ns <= BESIDE_RATIO * events.excess_ns
+        return own
+
+    def _measure_beside(self, events: Events) -> FloatArray:
+        """How long the events of other parts are at the same time, ``[num_events]``."""
+        return self.total_ns[events.rows, events.at] - events.excess_ns
 
 
 def list_occasions(unexplained: Unexplained) -> list[BoolArray]:
@@ -86,9 +122,13 @@ def list_outliers(unexplained: Unexplained, occasions: list[BoolArray]) -> Outli
         for part, own_ns in enumerate(np.moveaxis(unexplained.phase_ns, 2, 0))
     ]
     num_parts = np.zeros(unexplained.phase_ns.shape[:2], dtype=np.int64)
+    total_ns = np.zeros(num_parts.shape)
     for found in events:
         num_parts[found.rows, found.at] += 1
-    return Outliers(events=events, num_parts=num_parts)
+        total_ns[found.rows, found.at] += found.excess_ns
+    some_ns = unexplained.phase_ns[:: -(-len(unexplained.phase_ns) // MANY_RANKS)]
+    usual_ns = np.nan_to_num(np.median(some_ns, axis=(0, 1)))
+    return Outliers(events=events, num_parts=num_parts, total_ns=total_ns, usual_ns=usual_ns)
 
 
 def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
@@ -102,7 +142,9 @@ def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
     if not np.isfinite(common_ns).all() or not common_ns.any():
         return np.zeros(len(common_ns), dtype=bool)
     usual_ns, spread_ns = estimate_usual(common_ns[None])
-    found: BoolArray = common_ns > usual_ns[0] + max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
+    over_ns = common_ns - usual_ns[0]
+    found: BoolArray = over_ns > max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
+    found &= over_ns > COMMON_RATIO * (own_ns.max(axis=0) - usual_ns[0])
     return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
 
 
@@ -116,7 +158,7 @@ def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns:
         usual_cycle_ns: The usual length of a cycle.
     """
     least_ns = EVENT_RATIO * usual_cycle_ns
-    none = Events(part=part, rows=chosen[:0], at=chosen[:0], excess_ns=np.empty(0), chosen=chosen)
+    none = Events(part=part, rows=chosen[:0], at=chosen[:0], excess_ns=np.empty(0), chosen=chosen, least_ns=least_ns)
     own_ns = np.ascontiguousarray(own_ns if len(chosen) == own_ns.shape[1] else own_ns[:, chosen])
     if len(chosen) < 2 or not own_ns.any() or not np.isfinite(own_ns).all():
         return none
@@ -130,10 +172,23 @@ def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns:
     behind_ns -= apart_ns[:, None]
     over_ns = own_ns[rows] - usual_ns[rows, None]
     far_behind_ns = np.maximum(least_ns, OTHERS_SIGMAS * apart_spread_ns)
-    at = np.nonzero((over_ns > far_ns[rows, None]) & (behind_ns > far_behind_ns[:, None]))
+    excess_ns = np.minimum(over_ns, behind_ns)
+    found = (over_ns > far_ns[rows, None]) & (behind_ns > far_behind_ns[:, None])
+    rest_ns = np.delete(own_ns - usual_ns[:, None], rows, axis=0).max(initial=least_ns)
+    at = np.nonzero(found)
     return Events(
-        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=np.minimum(over_ns, behind_ns)[at], chosen=chosen
-    )
+        part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=excess_ns[at], chosen=chosen,
+        least_ns=float(max(rest_ns, excess_ns[~found].max(initial=least_ns))),
+    )  # fmt: skip
+
+
+def is_only_its_own(phase_ns: FloatArray, row: int, part: Part | None) -> bool:
+    """Whether only this rank works in a stretch that the training loop names, such as rank 0's checkpoint: the code
+    decides that, and not chance."""
+    if part not in NAMED_STRETCHES:
+        return False
+    total_ns = phase_ns[:, :, OWN_PARTS.index(part)].sum(axis=1)
+    return bool(np.delete(total_ns, row).max() < OTHERS_RATIO * total_ns[row])
 
 
 def list_costly_ranks(cost_ns: FloatArray, least_ns: float) -> IntArray:

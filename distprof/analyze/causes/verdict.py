@@ -6,7 +6,14 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.causes.cause_report import CRITICAL_RATIO, gather_evidence, is_confirmed, measure_late, name_cause
+from distprof.analyze.causes.cause_report import (
+    CRITICAL_RATIO,
+    gather_evidence,
+    is_confirmed,
+    is_critical,
+    measure_late,
+    name_cause,
+)
 from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
@@ -125,7 +132,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
     one = about_ranks and len(item.rows) == 1
     held = None if cycles.span > 1 and item.pattern is Pattern.INTERMITTENT else float(item.acts.mean())
     return Verdict(
-        kind=item.kind, critical=cost.alone_ratio.low >= CRITICAL_RATIO and confirmed is not False, confirmed=confirmed,
+        kind=item.kind, critical=is_critical(cycles, item, cost), confirmed=confirmed,
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),

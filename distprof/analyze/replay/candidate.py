@@ -51,6 +51,11 @@ class CandidateCause:
         return self.kind is not VerdictKind.STALLS or len(self.rows) > 0
 
     @property
+    def taken_ns(self) -> float:
+        """All that it takes from own times."""
+        return float(sum(taken_ns.sum() for taken_ns in self.counterfactual.work_ns.values()))
+
+    @property
     def is_irregular(self) -> bool:
         """Whether it acts in some cycles and not in those between them."""
         return self.kind is VerdictKind.STALLS or self.pattern is Pattern.INTERMITTENT

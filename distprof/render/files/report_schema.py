@@ -47,7 +47,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
     "Headline.between_ratio": _SHARE, "BandwidthReport.transfer_ns": _ABOVE_0,
     "BandwidthReport.algorithm_bytes_per_s": _ABOVE_0, "BandwidthReport.bus_bytes_per_s": _ABOVE_0,
     "BandwidthReport.num_ranks": {"minimum": 2}, "world_size": {"minimum": 1}, "in_step": {"minimum": 1},
-    "SlowModule.rank_ns": {"minimum": 0}, "SlowModule.others_ns": {"minimum": 0},
+    "SlowModule.rank_ns": {"minimum": 0}, "SlowModule.others_ns": {"minimum": 0}, "explained_ratio": _SHARE,
     "DeviceReport.queue_mean": {"minimum": 0}, "Forecast.value": {"minimum": 0},
 }  # fmt: skip
 """Limits of numbers that their names do not tell, by the name of the field, or of its part and field."""

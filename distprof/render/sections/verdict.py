@@ -61,6 +61,8 @@ WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
 NOTABLE_DATA_RATIO = 0.05
 """Share of a step from which a single process is said to wait for its data."""
+MOST_RATIO = 0.8
+"""Of what long steps take longer: a rank that explains less does not explain all of it."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
@@ -213,15 +215,19 @@ def _describe_link(report: Report, verdict: Verdict) -> str:
 def _describe_stalls(report: Report, verdict: Verdict) -> str:
     verdict_cause = look_up_verdict_cause(report)
     one = verdict_cause is not None and verdict_cause.events == 1
-    start = "single steps are far longer"
+    start, partly = "single steps are far longer", False
     if verdict_cause is not None and verdict_cause.events is not None:
         alike = sum(cause.kind is VerdictKind.STALLS for cause in list_named(report.causes)) == 1
+        explained = verdict_cause.explained_ratio
         steps = "step" if one else "steps"
         measured = report.coverage.steps_measured
         count = measured if is_sample(verdict.steps_used, measured) else verdict.steps_used
         start = f"{verdict_cause.events:,} {steps} of {count:,} {'is' if one else 'are'} far longer"
         start += f" (step {verdict_cause.first_step:,})" if one else ""
-        start += ", all" if alike and not one and verdict.rank is not None else ""
+        if partly := explained is not None and explained < MOST_RATIO:
+            start += f", {format_ratio(explained)} of that"
+        elif alike and not one and verdict.rank is not None:
+            start += ", all"
     who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
     often = "" if verdict_cause is None or verdict_cause.period is None else f", {format_period(verdict_cause)}"
     sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word) + often
@@ -229,7 +235,7 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
         reason = clean_text(verdict.reason, TEXT_LIMIT)
         return f"{sentence}, compared with the ranks present; what they cost is not known ({reason})"
     gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
-    return f"{sentence}; without {'it' if one else 'them'} the job would be {gain}"
+    return f"{sentence}; without {'that' if partly else 'it' if one else 'them'} the job would be {gain}"
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:

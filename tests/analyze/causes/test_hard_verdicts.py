@@ -240,3 +240,71 @@ def test_stalls_of_a_rank_are_told_where_another_is_missing() -> None:
         "single steps are far longer because of rank 0 while saving a checkpoint, compared with the ranks present; "
         "what they cost is not known (ranks are missing: the slowest may be one of them)"
     )
+
+
+@pytest.mark.parametrize(("more_ns", "share_ratio"), [(40 * MS, 0.3), (15 * MS, 0.4), (200 * MS, 0.3)])
+def test_a_rank_that_is_late_in_every_step_and_more_so_in_some_is_one_cause(more_ns: float, share_ratio: float) -> None:
+    often = Delay(rank=1, phase=Phase.FORWARD, delay_ns=more_ns, share_ratio=share_ratio)
+    late = Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS)
+    made = simulate(SimulatedJob(num_ranks=4, num_steps=100, delays=(late, often)), seed=1)
+    report = analyze(made.run)
+    named = [item for item in take_causes(report).causes if item.rank is not None]
+    assert [(item.rank, item.phase, item.pattern, item.critical) for item in named] == [
+        (1, "forward", "persistent", True)
+    ]
+    assert named[0].saved_if_only_this_ns.value == pytest.approx(find_lost(made), rel=0.05)
+
+
+def test_stalls_beside_a_steady_lateness_are_a_cause_of_their_own() -> None:
+    late = Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS)
+    stalls = Delay(rank=1, phase=Phase.FORWARD, delay_ns=300 * MS, count=6)
+    report = analyze(simulate(SimulatedJob(num_ranks=4, num_steps=100, delays=(late, stalls)), seed=1).run)
+    named = [(item.kind, item.rank, item.phase) for item in take_causes(report).causes if item.rank is not None]
+    assert sorted(named) == [("slow_rank", 1, "forward"), ("stalls", 1, "forward")]
+
+
+def test_who_explains_a_part_of_long_steps_is_not_why_they_are_long() -> None:
+    """Before every tenth step all ranks evaluate for 200 ms and rank 0 saves for 100 ms."""
+    between = (Between(stretch=Stretch.EVALUATION, own_ns=200 * MS, every=10, synchronised=False),)
+    save = Delay(rank=0, phase=Stretch.CHECKPOINT, delay_ns=100 * MS, every=10)
+    report = analyze(simulate(SimulatedJob(num_ranks=4, num_steps=60, between=between, delays=(save,)), seed=1).run)
+    cause = next(item for item in take_causes(report).causes if item.rank == 0)
+    assert (cause.phase, cause.events) == ("checkpoint", 5)
+    assert cause.explained_ratio == pytest.approx(1 / 3, abs=0.02)
+    sentence = (
+        f"{100 * cause.explained_ratio:.1f} % of that because of rank 0 while saving a checkpoint, every 10th step"
+    )
+    assert describe_verdict(report).startswith(f"5 steps of 59 are far longer, {sentence}; without that the job")
+
+
+def test_all_of_a_long_step_is_explained_where_nothing_else_makes_it_long() -> None:
+    report = analyze(simulate(SAVED, seed=1).run)
+    assert take_causes(report).causes[0].explained_ratio == pytest.approx(1, abs=0.02)
+    assert "5 steps of 59 are far longer, all because of rank 0 while saving a checkpoint" in describe_verdict(report)
+
+
+@pytest.mark.parametrize(("part", "critical"), [(Stretch.EVALUATION, False), (Stretch.CHECKPOINT, True)])
+def test_an_evaluation_that_is_one_ranks_work_is_not_critical(part: Stretch, critical: bool) -> None:
+    """Rank 0 alone does it, for 300 ms before every tenth step: a fifth of the job."""
+    alone = Delay(rank=0, phase=part, delay_ns=300 * MS, every=10)
+    report = analyze(simulate(SimulatedJob(num_ranks=4, num_steps=60, delays=(alone,)), seed=1).run)
+    assert (report.verdict.rank, report.verdict.phase, report.verdict.critical) == (0, part, critical)
+    assert take_causes(report).causes[0].critical is critical
+    assert report.verdict.lost_ratio is not None and report.verdict.lost_ratio.value > 0.1
+
+
+@pytest.mark.parametrize("part", [Phase.OPTIMIZER, Stretch.BETWEEN])
+def test_a_stall_before_a_shadow_step_is_one_of_its_kind(part: Phase | Stretch) -> None:
+    """Rank 1 of two stalls four times, which three would not be enough for; once it does so where the cycle ends in a
+    step without instruments: in the optimizer of the step before, or between the two."""
+
+    def stall(*steps: int) -> Run:
+        delays = tuple(Delay(rank=1, phase=part, delay_ns=200 * MS, first_step=step, last_step=step) for step in steps)
+        return simulate(SimulatedJob(num_ranks=2, shadow_every=10, delays=delays), seed=3, truth=False).run
+
+    recorded = [step for step in range(2, 49) if not stall(1, 2, 3, 4).column("shadow")[0, step - 1 : step + 2].any()]
+    shadow = int(np.flatnonzero(stall(1, 2, 3, 4).column("shadow")[0])[2])
+    before = shadow - 1 if part is Phase.OPTIMIZER else shadow
+    four = [recorded[index] for index in (1, 5, 11, 20)]
+    for steps, rank in (([*four[:3], before], 1), (four, 1), ([*four[:3], four[2]], None)):
+        assert analyze(stall(*steps)).verdict.rank == rank

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
-from distprof.analyze.causes.intermittent import detect_intermittent_ranks
+from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
 from distprof.analyze.causes.occasional_work import detect_occasional_work
 from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.replay.candidate import CandidateCause
@@ -233,3 +233,69 @@ def test_parts_with_the_same_events_are_tested_as_one() -> None:
     own_ns[3, [20, 34, 42], OWN_PARTS.index(Stretch.BETWEEN)] += 100 * MS
     (found,) = name(own_ns)
     assert (found.rows.tolist(), found.part) == ([3], Stretch.BETWEEN)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("noisy", ["the other rank", "the same rank", "both"])
+def test_small_events_do_not_make_a_rank_that_stalls_like_the_others(num_ranks: int, noisy: str) -> None:
+    """Five steps are three times as long because of rank 1's forward; small events there are no stalls."""
+    own_ns = draw_own(np.random.default_rng(2), num_ranks, 50)
+    own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += np.array([215.0, 220, 230, 222, 218]) * MS
+    if noisy != "the same rank":
+        own_ns[0, [9, 25, 33], PHASE[Phase.FORWARD]] += np.array([12.0, 35, 8]) * MS
+    if noisy != "the other rank":
+        own_ns[1, [11, 36], PHASE[Phase.FORWARD]] += np.array([9.0, 18]) * MS
+    (found,) = name(own_ns)
+    assert (found.kind, found.rows.tolist(), found.part) == (VerdictKind.STALLS, [1], Phase.FORWARD)
+    assert np.flatnonzero(found.acts).tolist() == STRUCK
+
+
+def test_a_stall_is_one_although_the_rank_is_a_little_slower_afterwards() -> None:
+    """Whoever slept finds its caches cold: the backward after each stall takes 10 ms more."""
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[1, STRUCK, PHASE[Phase.FORWARD]] += 220 * MS
+    own_ns[1, STRUCK, PHASE[Phase.BACKWARD]] += 10 * MS
+    assert (1, Phase.FORWARD, STRUCK) in [
+        (int(item.rows[0]), item.part, np.flatnonzero(item.acts).tolist()) for item in name(own_ns)
+    ]
+
+
+def test_events_of_one_kind_on_both_of_two_ranks_name_neither() -> None:
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[[1, 1, 0, 1, 0], STRUCK, PHASE[Phase.FORWARD]] += 220 * MS
+    assert name(own_ns) == []
+
+
+@pytest.mark.parametrize("times", [3, 4])
+def test_how_many_events_of_one_kind_name_one_of_two_ranks(times: int) -> None:
+    """Three strike the same one once in four times."""
+    own_ns = draw_own(np.random.default_rng(2), 2, 50)
+    own_ns[1, STRUCK[:times], PHASE[Phase.FORWARD]] += 220 * MS
+    assert len(name(own_ns)) == (times == 4)
+
+
+@pytest.mark.parametrize(("num_ranks", "jobs"), [(2, 60), (4, 40), (8, 30)])
+@pytest.mark.parametrize("shape", [0.7, 1.0, 1.5])
+def test_events_of_all_sizes_on_all_ranks_name_nobody(num_ranks: int, jobs: int, shape: float) -> None:
+    """One step of five has one of 2 ms or more, in a random phase."""
+    named = 0
+    for seed in range(jobs):
+        draws = np.random.default_rng([seed, num_ranks])
+        own_ns = draw_own(draws, num_ranks, 50 if seed % 2 else 200)
+        struck = np.eye(len(MEAN_NS))[draws.choice(len(MEAN_NS), size=own_ns.shape[:2], p=MEAN_NS / MEAN_NS.sum())]
+        long_ns = 2 * MS * (1 + draws.pareto(shape, own_ns.shape[:2])) * (draws.random(own_ns.shape[:2]) < 0.2)
+        named += bool(name(own_ns + struck * long_ns[:, :, None]))
+    assert named <= 1
+
+
+def test_what_the_loop_names_is_a_cause_of_its_own() -> None:
+    """Rank 0 alone evaluates every fifth step, for 200 ms, and every tenth saves as well, for 300 ms: the longer one of
+    the two is not why all of these steps are long."""
+    own_ns = np.zeros((4, 60, len(OWN_PARTS)))
+    own_ns[:, :, : len(MEAN_NS)] = draw_own(np.random.default_rng(2), 4, 60)
+    own_ns[0, 4::5, OWN_PARTS.index(Stretch.EVALUATION)] = 200 * MS
+    own_ns[0, 9::10, OWN_PARTS.index(Stretch.CHECKPOINT)] = 300 * MS
+    found = join_parts(name(own_ns))
+    assert [(item.part, int(item.acts.sum()), item.late_ns) for item in found] == [
+        (Stretch.EVALUATION, 12, 200 * MS), (Stretch.CHECKPOINT, 6, 300 * MS),
+    ]  # fmt: skip

@@ -50,6 +50,17 @@ def test_the_times_at_which_all_ranks_are_longer_by_hand() -> None:
     assert not mark_occasions(own_ns, 100.0).any()
 
 
+def test_what_one_rank_takes_and_the_others_feel_is_no_occasion() -> None:
+    """Rank 1 stalls for 200 ms in five backwards; rank 0, which waits for it, finds its caches cold: 3 ms more."""
+    own_ns = draw_own(np.random.default_rng(1), 2, 50, sigma=0.005)
+    backward = OWN_PARTS.index(Phase.BACKWARD)
+    own_ns[1, [3, 14, 20, 29, 41], backward] += 200 * MS
+    own_ns[0, [3, 14, 20, 29, 41], backward] += 3 * MS
+    assert not mark_occasions(own_ns[:, :, backward], 110.0 * MS).any()
+    (found,) = name(own_ns)
+    assert (found.rows.tolist(), found.part, int(found.acts.sum())) == ([1], Phase.BACKWARD, 5)
+
+
 def test_two_slow_checkpoints_of_fifty_steps_name_one_of_eight_ranks() -> None:
     own_ns = make_loop(8)
     own_ns[5, [19, 39], SAVE] += [150 * MS, 170 * MS]

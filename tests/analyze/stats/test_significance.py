@@ -14,10 +14,10 @@ from distprof.analyze.stats.significance import (
     binomial_tail,
     concentration_p_values,
     count_independent,
+    detect_kinds,
     estimate_period,
     fisher_combine,
     lag1_autocorrelation,
-    likeness_p_value,
     t_quantile,
     t_survival,
     variance_inflation,
@@ -114,22 +114,43 @@ def test_a_period_by_hand() -> None:
     assert estimate_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)
 
 
-def test_likeness_by_hand() -> None:
-    """Three events within a tenth of each other: ln 1.1 = 0.0953, and 3 x 0.0953 ** 2 = 0.0272."""
-    sizes = np.array([105.0, 100, 110])
-    assert likeness_p_value(sizes, 3) == pytest.approx(0.02725, rel=1e-3)
-    assert likeness_p_value(np.full(3, 7.0), 3) == pytest.approx(3 * 0.02**2)
-    assert likeness_p_value(sizes, 2) == 1  # two sizes are always some distance apart
-    assert likeness_p_value(np.full(50, 7.0), 1) == 1  # one slowdown of fifty steps
-    assert likeness_p_value(np.array([1.0, 2, 3]), 3) == 1
+def test_a_kind_by_hand() -> None:
+    """Four events of 400 to 500, one of 50 among other ranks', and anything above 20 would be one."""
+    sizes = np.array([450.0, 50, 500, 400, 480])
+    (kind,) = detect_kinds(sizes, 20.0)
+    assert sorted(kind.members.tolist()) == [0, 2, 3, 4]
+    assert kind.ratio == pytest.approx(math.log(500 / 400) / math.log(500 / 50))
+    assert kind.tries == 2 * 3  # half of the error is for three, four or five of the largest
+    assert kind.p_value(4) == pytest.approx(6 * kind.ratio**3)
+    assert kind.p_value(9) == kind.p_value(4) and kind.p_value(3) == pytest.approx(6 * kind.ratio**2)
+    assert kind.p_value(2) == 1  # one or two slowdowns that last
+    (alike,) = detect_kinds(np.full(4, 7.0), 1.0)
+    assert alike.ratio == pytest.approx(0.02 / (0.02 + math.log(7)))  # no closer than 2 %
+    assert detect_kinds(np.array([7.0, 7]), 1.0) == detect_kinds(np.empty(0), 1.0) == []
 
 
-@pytest.mark.parametrize("number", [3, 5])
-def test_likeness_is_no_smaller_than_what_chance_makes(number: int) -> None:
-    drawn = np.exp(np.random.default_rng(6).random((4000, number)))
-    found = np.array([likeness_p_value(sizes, number) for sizes in drawn])
-    for level in (0.02, 0.1, 0.3):
-        assert 0.3 * level < np.mean(found <= level) <= 1.1 * level
+def test_two_kinds_below_a_larger_event() -> None:
+    sizes = np.concatenate([[5000.0], np.linspace(900, 1000, 6), np.linspace(190, 200, 6), [12.0, 15, 25]])
+    kinds = [sorted(kind.members.tolist()) for kind in detect_kinds(sizes, 10.0)]
+    assert sorted(kinds) == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]
+
+
+@pytest.mark.parametrize("tail", ["pareto-0.7", "pareto-1.5", "pareto-4", "log-normal", "uniform"])
+@pytest.mark.parametrize("number", [3, 5, 12, 40])
+def test_events_of_all_sizes_are_of_one_kind_no_more_often_than_stated(tail: str, number: int) -> None:
+    """Nor those of an even spread, up to a largest possible size."""
+    draws = np.random.default_rng([6, number])
+    jobs, found = 2000, []
+    for _ in range(jobs):
+        if tail.startswith("pareto"):
+            sizes = np.exp(draws.exponential(1 / float(tail.split("-")[1]), number))
+        elif tail == "log-normal":
+            sizes = np.exp(np.abs(draws.normal(0, 1.5, number)))
+        else:
+            sizes = np.exp(draws.uniform(0, 4, number))
+        found += [min((kind.p_value(len(kind.members)) for kind in detect_kinds(sizes, 1.0)), default=1.0)]
+    for level in (0.003, 0.03):
+        assert np.sum(np.array(found) <= level) <= jobs * level + 3 * math.sqrt(jobs * level)
 
 
 def test_tests_together_by_hand() -> None:

@@ -37,6 +37,14 @@ def test_every_place_of_every_loop_is_drawn() -> None:
     assert draw_job("fsdp", 0.0, num_ranks=2, steps=60, pairs=40, seed=1).delay is None
 
 
+def test_stalls_are_drawn_in_places_that_every_loop_has() -> None:
+    for loop, facts in LOOPS.items():
+        jobs = [draw_job(loop, None, num_ranks=2, steps=60, pairs=40, seed=seed) for seed in range(200)]
+        assert {(job.stalls, job.size_ratio, job.name.split("-")[1]) for job in jobs} == {(True, 0.2, "stalls")}
+        places = {job.delay.place for job in jobs if job.delay is not None}
+        assert len(places) == 7 and places <= set(facts.phases)
+
+
 def make_cause(kind: VerdictKind, rank: int | None, phase: str | None, lost_ns: float = 2.0 * MS) -> CauseReport:
     lost = Estimate(value=lost_ns, low=lost_ns, high=lost_ns)
     return CauseReport(
@@ -111,6 +119,14 @@ def test_without_causes_the_verdict_is_the_answer() -> None:
     assert list_named(dataclasses.replace(WITHOUT_CAUSES, causes=None)) == ()
 
 
+def test_stalls_have_a_row_of_their_own() -> None:
+    stalls = dataclasses.replace(LATE, every=10, stalls=True)
+    outcome = judge(dataclasses.replace(LATE_JOB, steps=50, delay=stalls))
+    row = tabulate_outcomes([judge(LATE_JOB), outcome], failed=0).splitlines()[3]
+    assert row.startswith("| accumulation | 5.0 %, in random steps | 1 | 0.0 %")
+    assert "rank 1 computes in gradient hook in one of 10 steps, at random, costs" in describe_outcome(outcome)
+
+
 def test_the_table_has_a_row_per_loop_and_size_and_the_totals() -> None:
     wrong = judge(LATE_JOB)
     outcomes = [
@@ -141,6 +157,7 @@ def test_the_table_has_a_row_per_loop_and_size_and_the_totals() -> None:
         (["--runs", "0"], "--runs 0: must be 1 or more"),
         (["--loop", "gan"], "--loop gan: no such loop; there are accumulation, fsdp"),
         (["--sizes", "5,many"], "--sizes 5,many: expected numbers"),
+        (["--sizes", "stalls,many"], "--sizes many: expected numbers"),
         (["--sizes", "200"], "--sizes 200: must be from 0 to 100"),
         (["--ranks", "1"], "--ranks 1: must be from 2 to 64"),
         (["--ranks", "2.5"], "--ranks 2.5: must be a whole number"),

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.live.live_job import LOOPS, RARE_EVERY, LiveDelay, LiveJob
 from benchmarks.live.live_truth import estimate_cost, is_known
 from benchmarks.live.loops import stage as stage_module
-from benchmarks.live.loops.schedule import CALIBRATION, WARMUP, find_acting_ratio, plan_turns
+from benchmarks.live.loops.schedule import CALIBRATION, WARMUP, acts_in, find_acting_ratio, plan_turns
 from benchmarks.live.loops.stage import Stage
 from distprof.facts.run import FloatArray
 from distprof.report.wait_report import Estimate
@@ -115,6 +115,22 @@ def test_pairs_repeat_the_judged_steps_in_which_the_delay_acts(every: int) -> No
     acting = [turn.number for turn in turns if not turn.warmup and turn.number % every == 0]
     paired = [turn.number for turn in turns if turn.part.startswith("pair")]
     assert len(acting) == 21 // every and sorted(paired) == sorted(acting * 2 * every)
+
+
+def test_stalls_come_in_steps_drawn_at_random() -> None:
+    """Five of fifty, others with another seed; each pair repeats one of them."""
+    stalls = dataclasses.replace(LATE, every=10, stalls=True)
+    job = dataclasses.replace(LATE_JOB, steps=50, pairs=10, delay=stalls)
+    acting = {}
+    for seed in (3, 4):
+        turns = plan_turns(dataclasses.replace(job, seed=seed))
+        judged = [turn for turn in turns if not turn.warmup]
+        acting[seed] = [turn.number for turn in judged if acts_in(stalls, turn)]
+        assert len(judged) == 50 and len(acting[seed]) == 5 and len(set(np.diff(acting[seed]).tolist())) > 1
+        pairs = [turn for turn in turns if turn.part.startswith("pair")]
+        assert sorted(turn.number for turn in pairs if acts_in(stalls, turn)) == sorted(acting[seed] * 2)
+        assert len(pairs) == 20 and not any(acts_in(stalls, turn) for turn in turns if turn.part == "warm-up")
+    assert acting[3] != acting[4] and find_acting_ratio(job) == 0.1
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -104,6 +104,36 @@ def test_the_hosts_clocks_are_as_far_apart_as_the_readings_say() -> None:
     assert np.abs(table.end_ns[2] - table.end_ns[0]).min() > 1e6  # and are not, by their own clocks
 
 
+def test_noise_strikes_one_phase_of_a_step_and_has_a_pareto_tail() -> None:
+    """A tenth of 4 x 4,000 steps has 2 ms or more, half of them 3.2 ms (2 ** (1 / 1.5) times as long), in a phase in
+    proportion to its time."""
+    job = replace(PLAIN, num_ranks=4, num_steps=4000)
+    noisy = simulate(replace(job, noise_share_ratio=0.1), seed=1, truth=False).run
+    more_ns = sum(
+        noisy.column(f"{phase}_host_ns") - PLAIN.phase_ns[phase] for phase in (Phase.FORWARD, Phase.OPTIMIZER)
+    )
+    struck = more_ns > 1
+    assert struck.mean() == pytest.approx(0.1 * 25 / 65, rel=0.1)
+    assert more_ns[struck].min() >= 2 * MS * (1 - 1e-9)
+    assert np.median(more_ns[struck]) == pytest.approx(2 * MS * 2 ** (1 / 1.5), rel=0.1)
+
+
+def test_a_shadow_step_has_times_but_no_phases_and_no_collectives() -> None:
+    job = replace(PLAIN, num_steps=60, num_warmup=5, shadow_every=10)
+    run, whole = (simulate(item, seed=1).run for item in (job, replace(job, shadow_every=0)))
+    shadows = np.flatnonzero(run.column("shadow")[0])
+    assert len(shadows) == 6 - (len(shadows) == 5) and (run.column("shadow") == run.column("shadow")[0]).all()
+    assert (np.diff(shadows // 10) == 1).all() and shadows.min() >= 5
+    for name in ("step_host_ns", "begin_host_ns", "between_count"):
+        assert np.array_equal(run.column(name), whole.column(name), equal_nan=True)
+    for name in ("forward_host_ns", "backward_wait_host_ns", "all_reduce_count"):
+        assert np.isnan(run.column(name)[:, shadows]).all()
+        assert np.isfinite(np.delete(run.column(name), shadows, axis=1)).all()
+    (table,), (every,) = run.collectives, whole.collectives
+    assert np.array_equal(table.steps, np.setdiff1d(np.arange(60), shadows))
+    assert np.array_equal(table.arrival_ns, every.arrival_ns[:, table.steps])
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"num_ranks": 0}, {"strategy": "hsdp", "num_ranks": 3}, {"phase_ns": {Phase.ALL_REDUCE: 1.0}}, {"num_buckets": 0}],

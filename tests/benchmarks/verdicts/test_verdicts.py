@@ -50,6 +50,14 @@ def test_nobody_is_blamed_for_nothing(strategy: str, runs: int) -> None:
     assert score.right_ratio is None and score.listed_ratio is None
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_rare_stalls_among_smaller_events_are_one_ranks(num_ranks: int) -> None:
+    """Five of fifty steps, of which a shadow step may hide some; without stalls nobody is named."""
+    score = score_row(ROWS[f"ddp-stalls-{num_ranks}"], range(60)[SIMPLE], num_steps=50)
+    assert score.right_ratio is not None and score.right_ratio >= 0.9 and score.false_ratio == 0
+    assert score_row(ROWS[f"ddp-stalls-{num_ranks}-nobody"], range(60)[SIMPLE], num_steps=50).false_ratio == 0
+
+
 def find_verdict() -> Verdict:
     """Of a job in which somebody is slow."""
     return play(ROWS["ddp-2"], 0, 20)[2].verdict
