@@ -95,7 +95,7 @@ def _is_beside(item: CandidateCause, steady: CandidateCause) -> bool:
     """Whether what a rank loses now and then is of what it loses in the same part all the time: little, or in most
     steps."""
     slow_rank = steady.kind is VerdictKind.SLOW_RANK and len(item.rows) == 1
-    same = slow_rank and item.part == steady.part and np.array_equal(item.rows, steady.rows)
+    same = slow_rank and (steady.is_throughout or item.part == steady.part) and np.array_equal(item.rows, steady.rows)
     within = same and bool(steady.acts[item.acts].all())
     return within and (_is_in_most(item, steady) or _sum_taken(item) < BESIDE_RATIO * _sum_taken(steady))
 

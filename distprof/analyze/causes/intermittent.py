@@ -12,7 +12,6 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze.causes.outliers import (
-    ALPHA,
     ALPHA_PERIOD,
     STEADY_RATIO,
     Events,
@@ -32,11 +31,14 @@ from distprof.analyze.stats.significance import (
     estimate_period,
     fisher_combine,
     likeness_p_value,
+    share_alpha,
 )
 from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import VerdictKind
 
+ALPHA = share_alpha("events")
+"""Of naming any rank of a job for events that are chance: family-wise over ranks, parts and tests."""
 NUM_TESTS = 6
 """Of each rank and part: the sizes of its events, which may err as often as two others; their number; sizes and
 regularity together; and where only one part is far longer, how alike its events are, with and without regularity."""
