@@ -228,15 +228,22 @@ def _explain(wanted_ns: FloatArray, varied: FloatArray, loadings: FloatArray) ->
 
 def _outlasts_drift(speeds: FloatArray) -> BoolArray:
     """Whether each rank's speed differs from the others' by more than it drifts, ``[num_ranks]``; of several ranks any
-    could have been the one.
+    could have been the one. A rank may drift more than the others do, or more slowly, so it also has to stand out from
+    what its own series tells.
 
     Args:
         speeds: In any unit, ``[num_ranks, num_cycles]``.
     """
-    item = describe_excess(speeds)
-    least = item.critical_value(ALPHA_SPEED / len(speeds)) * item.standard_error(speeds.shape[1])
-    lasts: BoolArray = np.abs(midmean(speeds)) > least
+    lasts = outlasts_common_drift(speeds, len(speeds))
+    lasts[lasts] = [outlasts_common_drift(speeds[[row]], len(speeds))[0] for row in np.flatnonzero(lasts)]
     return lasts
+
+
+def outlasts_common_drift(speeds: FloatArray, num_ranks: int) -> BoolArray:
+    """Likewise, according to how much these series drift, any of which could be one of ``num_ranks``."""
+    item, alpha = describe_excess(speeds), ALPHA_SPEED / num_ranks
+    found: BoolArray = np.abs(midmean(speeds)) > item.critical_value(alpha) * item.standard_error(speeds.shape[1])
+    return found
 
 
 def keep_explained(

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, Z_LIKELY, is_slower_throughout
+from distprof.analyze.causes.common_slowdown import (
+    MIN_SEGMENT_RATIO,
+    Z_LIKELY,
+    is_slower_throughout,
+    outlasts_common_drift,
+)
 from distprof.analyze.causes.lateness import (
     Lateness,
     can_hold,
@@ -199,14 +204,16 @@ def _make_candidate(
     if cycles.waits_for is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
-    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns:
+    throughout = _is_throughout(rank, stretch)
+    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns or (
+        throughout and _is_drift(rank, stretch, len(cycles.positions))
+    ):
         return None
     acts = np.zeros(len(cycles.steps), dtype=bool)
     acts[first:end] = True
     excess = [item.excess_ns[0] for part in parts for item in late[part]] or [
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
-    throughout = _is_throughout(rank, stretch)
     return CandidateCause(
         kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), is_throughout=throughout,
         part=None if throughout else _choose_part(cycles, rank, stretch, parts, rest_ns),
@@ -223,6 +230,13 @@ def _is_throughout(rank: _Rank, stretch: Stretch) -> bool:
         errors_ns=np.array([float(item.standard_error(stretch[1] - stretch[0])[0]) for item in items]),
         usual_ns=np.array(list(rank.usual_ns.values())),
     )
+
+
+def _is_drift(rank: _Rank, stretch: Stretch, num_ranks: int) -> bool:
+    """Whether the rank may be slower in a stretch of cycles because its speed drifts, in which it may differ from the
+    others, as on a core that other processes use now and then."""
+    excess_ns = np.sum([rank.parts[part].excess_ns[0, stretch[0] : stretch[1]] for part in rank.usual_ns], axis=0)
+    return not outlasts_common_drift(excess_ns[None], num_ranks)[0]
 
 
 def _list_likely(rank: _Rank, part: Part, stretch: Stretch) -> list[Lateness]:
