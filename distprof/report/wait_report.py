@@ -78,7 +78,7 @@ class Cause(enum.StrEnum):
     BETWEEN = "between steps"
     """Outside ``profiler.step()``, in none of these three."""
     SPEED = "speed"
-    """The rank takes longer for all that it does, in proportion; why is not recorded."""
+    """It takes longer for nearly all that it does, in proportion; why is not recorded."""
     NETWORK = "network"
 
 

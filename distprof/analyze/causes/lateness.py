@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import Memory, estimate_memory, t_quantile
+from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
 from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
 
@@ -24,6 +24,8 @@ MIN_STRETCH = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
 MIN_DEGREES_OF_FREEDOM = 1.0
+MEDIAN_EFFICIENCY, MOST_SERIES = 0.64, 5
+"""So many of the other ranks tell as much of a spread as their median does; more than five may not be like this one."""
 Z_BEYOND_DOUBT = 3.0
 """Standard errors by which a gap must be longer for its excess to lie there beyond doubt."""
 _ORDER: dict[Part, int] = {
@@ -42,7 +44,7 @@ class Lateness:
     spread_ns: FloatArray
     """Robust standard deviation of a cycle's excess about its usual value, ``[num_ranks]``; never below the ranks'
     median, because one rank's own estimate may be small by chance."""
-    memory: Memory
+    memory: StepMemory
     """How like their neighbours cycles are, common to all ranks."""
     degrees_of_freedom: float
     """Of the spread, to which the other ranks contribute too."""
@@ -81,10 +83,11 @@ def describe_excess(excess_ns: FloatArray) -> Lateness:
     whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, fast_median(whole))
-    worth = 0.4 * cycles / inflation  # of a robust spread from so many values
+    worth = 0.5 * cycles / inflation  # of the variance of a mean that a first-order autoregression implies
+    series = max(MEDIAN_EFFICIENCY * (len(excess_ns) - 1), 1.0)
     return Lateness(
         excess_ns=excess_ns, spread_ns=spread_ns, memory=memory,
-        degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, worth * min(max(len(excess_ns) - 1, 1), 4)),
+        degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, worth * min(series, MOST_SERIES)),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ CAUSES = {
     Cause.OUTSIDE: "work outside the phases", Cause.EVALUATION: "its evaluation, or other forwards between steps",
     Cause.CHECKPOINT: "its saving of checkpoints", Cause.LOGGING: "its logging",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
-    Cause.NETWORK: "its network", Cause.SPEED: "it is slower in all its phases, in proportion to their length",
+    Cause.NETWORK: "its network", Cause.SPEED: "its speed, which makes nearly all that it does longer in proportion",
 }  # fmt: skip
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
@@ -70,9 +70,9 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
 
 
 def _name_part(cause: CauseReport) -> str:
-    """The phase or stretch in which time is lost, or all of them; empty if it is not known."""
+    """The phase or stretch in which time is lost, or its speed if that is nearly all of them; empty: not known."""
     if cause.cause is Cause.SPEED:
-        return "all phases"
+        return "speed"
     return "" if cause.phase is None else clean_text(cause.phase)
 
 

@@ -31,6 +31,8 @@ from distprof.analyze.stats.significance import (
 from distprof.analyze.stats.statistics import medians_of_others
 from distprof.facts.run import FloatArray
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 def make_series(autocorrelation: float, *, ranks: int, steps: int, seed: int) -> FloatArray:
     """Stationary first-order autoregressions with a standard deviation of 1, ``[ranks, steps]``."""
@@ -128,11 +130,14 @@ def test_with_one_and_two_degrees_of_freedom_limits_are_known_by_hand() -> None:
         assert t_quantile(alpha, 2) == pytest.approx((1 - 2 * alpha) / math.sqrt(2 * alpha * (1 - alpha)))
 
 
-def test_all_tests_share_one_level() -> None:
+def test_all_tests_share_one_level_and_the_page_states_it() -> None:
+    page = (ROOT / "docs" / "verdict.md").read_text()
+    assert f"**error rate of {100 * JOB_ALPHA:g} %**" in page
+    assert all(f"{100 * share_alpha(name):.2g} %" in page for name in ALPHA_SHARES)
     assert sum(ALPHA_SHARES.values()) == pytest.approx(1)
     assert share_alpha("slow ranks") == pytest.approx(ALPHA_SHARES["slow ranks"] * JOB_ALPHA)
     used = {
-        name for path in Path("distprof").rglob("*.py")
+        name for path in (ROOT / "distprof").rglob("*.py")
         for name in re.findall(r'share_alpha\("([^"]+)"\)', path.read_text())
     }  # fmt: skip
     assert used == set(ALPHA_SHARES)
