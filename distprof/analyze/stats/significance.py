@@ -21,11 +21,11 @@ ALPHA_SHARES: Mapping[str, float] = MappingProxyType(
     {
         "unequal data": 0.02,
         "occasional work": 0.10,
-        "events": 0.45,
-        "related parts": 0.03,  # a test before others, which may err if it does
-        "periodic": 0.10,
+        "events": 0.50,
+        "related parts": 0.02,  # a test before others, which may err if it does
+        "periodic": 0.08,
         "slow hosts": 0.02,
-        "changes": 0.08,  # before the test of each stretch
+        "changes": 0.06,  # before the test of each stretch
         "slow ranks": 0.20,  # of each part or, where the parts are related, of their speed and of what it leaves
     }
 )
