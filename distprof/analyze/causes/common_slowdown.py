@@ -324,7 +324,9 @@ def _misfit_without(
     return misfit
 
 
-def is_slower_throughout(excess_ns: FloatArray, *, errors_ns: FloatArray, usual_ns: FloatArray) -> bool:
+def is_slower_throughout(
+    excess_ns: FloatArray, *, errors_ns: FloatArray, usual_ns: FloatArray, least_ns: float = 1.0
+) -> bool:
     """Whether a rank that is late beyond doubt is slower at all that it does, and not in one of its parts.
 
     A speed makes every part longer in proportion to its length, give or take `UNLIKE_RATIO`. Parts for which the others
@@ -335,11 +337,13 @@ def is_slower_throughout(excess_ns: FloatArray, *, errors_ns: FloatArray, usual_
     Args:
         excess_ns: By part, ``[num_parts]``.
         errors_ns: Its standard errors.
-        usual_ns: What the parts take the other ranks; above 0.
+        usual_ns: What the parts take the other ranks.
+        least_ns: Shorter ones tell nothing of a speed, but may be what a rank loses most in.
     """
     errors_ns = np.maximum(errors_ns, 1.0)
-    kept = np.ones(len(excess_ns), dtype=bool)
-    while kept.sum() > max(1, len(kept) // 2):
+    kept: BoolArray = usual_ns >= least_ns
+    fewest = max(2, kept.sum() // 2 + 1)
+    while kept.sum() >= fewest:
         rest = kept & ~np.eye(len(kept), dtype=bool)  # of each part, by which its own speed is foretold
         length_ns = (rest * usual_ns).sum(axis=1)
         speeds = (rest * excess_ns).sum(axis=1) / length_ns

@@ -64,15 +64,13 @@ def _is_late(item: Lateness, index: int, alpha: float, least_ns: float) -> bool:
 
 
 def _is_throughout(late: dict[Part, Lateness], index: int, unexplained: Unexplained) -> bool:
-    """Whether the host's ranks are slower in all their parts."""
-    usual_ns = {part: float(fast_median(midmean(_own_ns(unexplained.phase_ns, part)))) for part in late}
-    least_ns = MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns
-    parts = [part for part in late if usual_ns[part] >= least_ns]
-    steps = len(unexplained.phase_ns[0])
-    return bool(parts) and is_slower_throughout(
-        np.array([float(midmean(late[part].excess_ns[index])) for part in parts]),
-        errors_ns=np.array([float(late[part].standard_error(steps)[index]) for part in parts]),
-        usual_ns=np.array([usual_ns[part] for part in parts]),
+    """Whether the host's ranks are slower in nearly all their parts."""
+    steps = unexplained.phase_ns.shape[1]
+    return is_slower_throughout(
+        np.array([float(midmean(item.excess_ns[index])) for item in late.values()]),
+        errors_ns=np.array([float(item.standard_error(steps)[index]) for item in late.values()]),
+        usual_ns=np.array([float(fast_median(midmean(_own_ns(unexplained.phase_ns, part)))) for part in late]),
+        least_ns=MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns,
     )
 
 

@@ -60,7 +60,7 @@ class _Rank:
     row: int
     parts: dict[Part, Lateness]
     usual_ns: dict[Part, float]
-    """What the parts usually take, of those that are no short ones."""
+    """What the parts usually take."""
     gaps: list[Lateness]
     tested: list[Lateness]
     """Those that may show that it is late."""
@@ -99,9 +99,7 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     taken = [[item.take(row) for row in rows] for item in kept or map(measure_lateness, series)] if rows else []
     usual = [float(fast_median(midmean(own_ns))) for own_ns in series[: len(parts)]] if rows else []
-    usual_ns = {
-        part: ns for part, ns in zip(parts, usual, strict=False) if ns >= MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns
-    }
+    usual_ns = dict(zip(parts, usual, strict=False))
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
@@ -204,7 +202,7 @@ def _make_candidate(
     if cycles.waits_for is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
-    throughout = _is_throughout(rank, stretch)
+    throughout = _is_throughout(rank, stretch, MIN_SEGMENT_RATIO * usual_cycle_ns)
     if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns or (
         throughout and _is_drift(rank, stretch, len(cycles.positions))
     ):
@@ -222,13 +220,14 @@ def _make_candidate(
     )  # fmt: skip
 
 
-def _is_throughout(rank: _Rank, stretch: Stretch) -> bool:
-    """Whether the rank is slower in all its parts."""
+def _is_throughout(rank: _Rank, stretch: Stretch, least_ns: float) -> bool:
+    """Whether the rank is slower in nearly all its parts."""
     items = [rank.parts[part] for part in rank.usual_ns]
-    return bool(items) and is_slower_throughout(
+    return is_slower_throughout(
         np.array([_centre_ns(item, stretch) for item in items]),
         errors_ns=np.array([float(item.standard_error(stretch[1] - stretch[0])[0]) for item in items]),
         usual_ns=np.array(list(rank.usual_ns.values())),
+        least_ns=least_ns,
     )
 
 

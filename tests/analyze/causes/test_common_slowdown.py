@@ -198,6 +198,14 @@ def test_a_speed_shows_in_most_parts_in_proportion_to_their_length(excess: Float
         assert is_slower_throughout(excess * MS, errors_ns=errors_ns, usual_ns=USUAL * MS) == throughout
 
 
+def test_a_short_part_may_be_what_a_rank_loses_most_in() -> None:
+    """Too short to tell of a speed: 1 of 100, and 60 longer; the others are longer by a few microseconds, all alike."""
+    usual_ns, excess_ns = np.array([1.0, 40, 59]) * MS, np.array([60.0, 0.002, 0.003]) * MS
+    ask = {"errors_ns": np.zeros(3), "usual_ns": usual_ns, "least_ns": 2 * MS}
+    assert not is_slower_throughout(excess_ns, **ask)
+    assert is_slower_throughout(0.1 * usual_ns, **ask)
+
+
 def test_errors_of_one_part_are_no_speed() -> None:
     """One part is late by ten standard errors, and all vary by chance: 1 of 300 is taken for a rank's speed."""
     draws, errors_ns, taken = np.random.default_rng(0), 0.02 * USUAL * MS, 0
