@@ -137,11 +137,14 @@ def _acts(job: SimulatedJob, index: int, present: Collection[Fault]) -> bool:
 def _draw_own(job: SimulatedJob, draws: np.random.Generator, more: np.random.Generator) -> FloatArray:
     shape = (job.num_ranks, job.num_steps, len(PHASES))
     if job.autocorrelation:
-        factors = np.exp(_draw_drift(job, len(PHASES), draws))
+        factors = np.exp(_draw_drift(shape, job.jitter_ratio, job.autocorrelation, draws))
     else:
         factors = draws.lognormal(0, job.jitter_ratio, shape)
     if has_between(job):
-        factors = np.concatenate([factors, np.exp(_draw_drift(job, len(Stretch), more))], axis=2)
+        between = _draw_drift((*shape[:2], len(Stretch)), job.jitter_ratio, job.autocorrelation, more)
+        factors = np.concatenate([factors, np.exp(between)], axis=2)
+    if job.speed_ratio:
+        factors *= np.exp(_draw_drift((*shape[:2], 1), job.speed_ratio, job.speed_autocorrelation, more))
     if job.pareto_ratio:
         factors *= 1 + job.pareto_ratio * more.pareto(PARETO_SHAPE, factors.shape)
     factors *= np.where(draws.random(shape[:2]) < job.tail_share_ratio, job.tail_factor, 1.0)[:, :, None]
@@ -163,12 +166,14 @@ def _draw_noise(job: SimulatedJob, more: np.random.Generator) -> FloatArray:
     return found
 
 
-def _draw_drift(job: SimulatedJob, num_parts: int, draws: np.random.Generator) -> FloatArray:
-    """Stationary AR(1) by rank and part, with the standard deviation of the jitter."""
-    noise = draws.normal(0, job.jitter_ratio, (job.num_ranks, job.num_steps, num_parts))
-    fresh_ratio = float(np.sqrt(1 - job.autocorrelation**2))
-    for step in range(1, job.num_steps):
-        noise[:, step] = job.autocorrelation * noise[:, step - 1] + fresh_ratio * noise[:, step]
+def _draw_drift(
+    shape: tuple[int, int, int], sigma: float, autocorrelation: float, draws: np.random.Generator
+) -> FloatArray:
+    """Stationary AR(1) from step to step, ``[num_ranks, num_steps, num_parts]``, with this standard deviation."""
+    noise: FloatArray = draws.normal(0, sigma, shape)
+    fresh_ratio = float(np.sqrt(1 - autocorrelation**2))
+    for step in range(1, shape[1]):
+        noise[:, step] = autocorrelation * noise[:, step - 1] + fresh_ratio * noise[:, step]
     return noise
 
 

@@ -131,6 +131,10 @@ class SimulatedJob:
     autocorrelation: float = 0.0
     """Of the logarithm of own times from step to step, by rank and phase: x(t) = a x(t-1) + sqrt(1 - a^2) e(t), where
     e(t) and x(0) are normal with sigma ``jitter_ratio``. So the spread of own times is the same for any a."""
+    speed_ratio: float = 0.0
+    """Sigma of the logarithm of a rank's speed, which stretches all that it does in a step: whole ranks drift."""
+    speed_autocorrelation: float = 0.0
+    """Of that from step to step."""
     pareto_ratio: float = 0.0
     """Own times are also multiplied by 1 + this times a Pareto (Lomax) number of shape 1.5, with an infinite variance
     and a mean of 2."""

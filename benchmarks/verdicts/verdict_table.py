@@ -98,7 +98,8 @@ def show_job(row: Row, seed: int, num_steps: int, *, whole: bool) -> str:
 def _describe_job(job: SimulatedJob) -> list[str]:
     plain = SimulatedJob()
     fields = (
-        "num_buckets", "transfer_ns", "jitter_ratio", "autocorrelation", "pareto_ratio", "tail_share_ratio",
+        "num_buckets", "transfer_ns", "jitter_ratio", "autocorrelation", "speed_ratio", "speed_autocorrelation",
+        "pareto_ratio", "tail_share_ratio",
         "token_spread_ratio", "data_between", "between", "slow_hosts", "slow_from_step", "shard_size",
     )  # fmt: skip
     told = [f"  {name} = {getattr(job, name)}" for name in fields if getattr(job, name) != getattr(plain, name)]

@@ -77,6 +77,8 @@ class Cause(enum.StrEnum):
     LOGGING = "logging"
     BETWEEN = "between steps"
     """Outside ``profiler.step()``, in none of these three."""
+    SPEED = "speed"
+    """It takes longer for nearly all that it does, in proportion; why is not recorded."""
     NETWORK = "network"
 
 
@@ -116,7 +118,8 @@ class Verdict:
     rank: int | None
     """The global rank that is named; None: nobody is."""
     phase: str | None
-    """Where the rank loses the time: a phase of the step, or a stretch between steps."""
+    """Where the rank loses the time: a phase of the step, or a stretch between steps. None: it is not known, or the
+    cause is "speed"."""
     cause: Cause | None
     """What the rank does there; of a slow link "network". None: nothing is named."""
     module: SlowModule | None = None

@@ -1,4 +1,4 @@
-"""Own times that drift, or have heavy tails."""
+"""Own times that drift, part by part or of whole ranks, or have heavy tails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ NOISES: dict[str, dict[str, Any]] = {
     "ar-0.5": {"autocorrelation": 0.5},
     "ar-0.9": {"autocorrelation": 0.9},
     "ar-0.9-5pct": {"autocorrelation": 0.9, "jitter_ratio": 0.05, "tail_share_ratio": 0.0},
+    "speed-0.8": {"speed_ratio": 0.05, "speed_autocorrelation": 0.8},
+    "speed-0.95": {"speed_ratio": 0.05, "speed_autocorrelation": 0.95},
     "lognormal-0.3": {"jitter_ratio": 0.3, "tail_share_ratio": 0.0},
     "pareto-1.5": {"pareto_ratio": 0.02, "tail_share_ratio": 0.0},
 }

@@ -133,7 +133,7 @@ def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidat
     if item.kind is VerdictKind.SLOW_LINK:
         return Cause.NETWORK
     if item.part is None:
-        return None
+        return Cause.SPEED if item.is_throughout else None
     if cycles.clock is Clock.DEVICE and item.part in (Phase.FORWARD, Phase.BACKWARD) and len(item.rows) == 1:
         position = int(cycles.positions[int(item.rows[0])])
         waits = waits_for_host(measured_steps, position, cycles.steps, Phase(item.part))

@@ -24,16 +24,18 @@ from distprof.analyze.causes.lateness import describe_excess
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import lag1_autocorrelation, t_quantile
+from distprof.analyze.stats.significance import lag1_autocorrelation, share_alpha, t_quantile
 from distprof.analyze.stats.statistics import decile_sigma, fast_median, medians_of_others, midmean, standardise
 from distprof.facts.run import OWN_PARTS, FloatArray
 
 MIN_SEGMENT_RATIO = 0.02
 """Share of the cycle; shorter segments tell little."""
-ALPHA_RELATED = 0.01
+ALPHA_RELATED = share_alpha("related parts")
 """Of taking segments for related that are not: family-wise over all pairs."""
-ALPHA_SET_ASIDE = 0.005
+ALPHA_SET_ASIDE = 0.8 * share_alpha("slow ranks")
 """Of setting a segment aside as late by chance: family-wise over ranks and segments."""
+ALPHA_SPEED = 0.2 * share_alpha("slow ranks")
+"""Of taking a rank's speed for a lasting one that only drifts: family-wise over ranks."""
 STALL_FACTOR = 2.0
 """A processor that shares its core with another job is not slowed down by more."""
 MAX_LOADING = 0.975
@@ -44,8 +46,10 @@ MIN_DEGREES_OF_FREEDOM = 4.0
 MAX_VALUES, FEWEST_RANKS = 50_000, 8
 """Of larger jobs, so many ranks and steps tell whether segments vary together."""
 MAX_ORDINARY_SIGMAS = 3.0
-"""Standard deviations of the speed from step to step. A rank whose speed differs by more for a whole job does not owe
-it to what makes speeds vary: it is slow itself, in all its segments."""
+"""Standard deviations of the speed from step to step. A rank whose speed differs by more for a whole job, and by more
+than speeds drift, does not owe it to what makes speeds vary: it is slow itself, in all its segments."""
+Z_LIKELY = 3.0
+"""Standard errors: what is no chance of a rank that is late beyond doubt."""
 UNLIKE_RATIO = 0.2
 """Share of a speed's effect by which it may differ from segment to segment: memory may be slow, or arithmetic. With a
 fifth, the excesses of two-rank jobs on a shared machine in which nobody was slow were as large as their errors say."""
@@ -146,12 +150,17 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
         explained_ns[index] = _explain(wanted_ns, varied, np.where(same[index], 0.0, loadings))
     excess_ns -= explained_ns
     items = [describe_excess(left_ns) for left_ns in excess_ns]
-    persistent_ns = explain_persistent(
-        np.stack([midmean(item.excess_ns) for item in items]),
-        errors_ns=np.stack([item.standard_error(steps) for item in items]),
-        loadings_ns=loadings * fast_median(sigmas_ns, axis=1),
+    usual_ns = np.stack([midmean(item.excess_ns) for item in items])
+    errors_ns = np.maximum(np.stack([item.standard_error(steps) for item in items]), 1.0)
+    loadings_ns = loadings * fast_median(sigmas_ns, axis=1)
+    kept = keep_explained(
+        usual_ns, errors_ns=errors_ns, loadings_ns=loadings_ns, same=same,
         critical_values=np.array([item.critical_value(alpha) for item in items]),
-        same=same,
+    )  # fmt: skip
+    weights = np.where(kept, loadings_ns[:, None] / errors_ns**2, 0.0)
+    speed = sum(np.einsum("sr,srt->rt", weights, part_ns) for part_ns in (excess_ns, explained_ns))
+    persistent_ns = explain_persistent(
+        usual_ns, errors_ns=errors_ns, loadings_ns=loadings_ns, kept=kept, lasts=_outlasts_drift(speed)
     )
     explained_ns += persistent_ns[:, :, None]
     explained_ns *= (ranks - 1) / ranks
@@ -222,26 +231,45 @@ def _explain(wanted_ns: FloatArray, varied: FloatArray, loadings: FloatArray) ->
     return slope * speed
 
 
-def explain_persistent(
+def _outlasts_drift(speeds: FloatArray) -> BoolArray:
+    """Whether each rank's speed differs from the others' by more than it drifts, ``[num_ranks]``; of several ranks any
+    could have been the one. A rank may drift more than the others do, or more slowly, so it also has to stand out from
+    what its own series tells.
+
+    Args:
+        speeds: In any unit, ``[num_ranks, num_cycles]``.
+    """
+    lasts = outlasts_common_drift(speeds, len(speeds))
+    lasts[lasts] = [outlasts_common_drift(speeds[[row]], len(speeds))[0] for row in np.flatnonzero(lasts)]
+    return lasts
+
+
+def outlasts_common_drift(speeds: FloatArray, num_ranks: int) -> BoolArray:
+    """Likewise, according to how much these series drift, any of which could be one of ``num_ranks``."""
+    item, alpha = describe_excess(speeds), ALPHA_SPEED / num_ranks
+    found: BoolArray = np.abs(midmean(speeds)) > item.critical_value(alpha) * item.standard_error(speeds.shape[1])
+    return found
+
+
+def keep_explained(
     usual_ns: FloatArray,
     *,
     errors_ns: FloatArray,
     loadings_ns: FloatArray,
     critical_values: FloatArray,
     same: BoolArray,
-) -> FloatArray:
-    """What the ranks' speed over the whole job explains of each segment, ns, ``[num_segments, num_ranks]``.
-
-    Of a segment that is not set aside that is all of its excess: what is left is within the error of what is known.
+) -> BoolArray:
+    """Which segments' excess over the whole job is within what the speed of the rank explains, according to the others,
+    ``[num_segments, num_ranks]``.
 
     Args:
         usual_ns: The usual excess, ``[num_segments, num_ranks]``.
-        errors_ns: Their standard errors, for a given speed, likewise.
+        errors_ns: Their standard errors, for a given speed, likewise; above 0.
         loadings_ns: How much longer each takes when a rank is slower by a standard deviation, ``[num_segments]``.
         critical_values: How many standard errors of a segment are no chance, ``[num_segments]``.
         same: Whether two segments are of one part, which do not explain each other, ``[num_segments, num_segments]``.
     """
-    loadings, errors_ns = loadings_ns[:, None], np.maximum(errors_ns, 1.0)
+    loadings = loadings_ns[:, None]
     kept = np.ones(usual_ns.shape, dtype=bool)
     others = (~same).astype(float)
     for _ in range(len(usual_ns)):
@@ -258,9 +286,27 @@ def explain_persistent(
         misfit = np.stack([_misfit_without(usual_ns, errors_ns, loadings, kept, index) for index in range(len(kept))])
         worst = np.where(odd, misfit, np.inf).argmin(axis=0)
         kept[worst[rows], rows] = False
+    return kept
+
+
+def explain_persistent(
+    usual_ns: FloatArray, *, errors_ns: FloatArray, loadings_ns: FloatArray, kept: BoolArray, lasts: BoolArray
+) -> FloatArray:
+    """What the ranks' speed over the whole job explains of each segment, ns, ``[num_segments, num_ranks]``.
+
+    Of a segment that is kept that is all of its excess: what is left is within the error of what is known.
+
+    Args:
+        usual_ns: As of `keep_explained`.
+        errors_ns: Likewise.
+        loadings_ns: Likewise.
+        kept: What that has found.
+        lasts: Ranks whose speed differs from the others' by more than it drifts, ``[num_ranks]``.
+    """
+    loadings = loadings_ns[:, None]
     speed = _estimate_speed(usual_ns, errors_ns, loadings, kept)
     found: FloatArray = np.where(kept, usual_ns, loadings * speed)
-    found[:, np.abs(speed) >= MAX_ORDINARY_SIGMAS] = 0.0
+    found[:, lasts & (np.abs(speed) >= MAX_ORDINARY_SIGMAS)] = 0.0
     return found
 
 
@@ -281,3 +327,39 @@ def _misfit_without(
     squares = ((usual_ns - loadings * speed) / errors_ns) ** 2
     misfit: FloatArray = speed**2 + np.where(kept, squares, 0.0).sum(axis=0)
     return misfit
+
+
+def is_slower_throughout(
+    excess_ns: FloatArray, *, errors_ns: FloatArray, usual_ns: FloatArray, least_ns: float = 1.0
+) -> bool:
+    """Whether a rank that is late beyond doubt is slower at all that it does, and not in one of its parts.
+
+    A speed makes every part longer in proportion to its length, give or take `UNLIKE_RATIO`. Parts for which the others
+    do not foretell that are set aside one by one, as in `explain_persistent`. The speed is what is seen if the parts
+    that are left still show it without any one of them, are more than half of all, and lose more than any part that
+    was set aside.
+
+    Args:
+        excess_ns: By part, ``[num_parts]``.
+        errors_ns: Its standard errors.
+        usual_ns: What the parts take the other ranks.
+        least_ns: Shorter ones tell nothing of a speed, but may be what a rank loses most in.
+    """
+    errors_ns = np.maximum(errors_ns, 1.0)
+    kept: BoolArray = usual_ns >= least_ns
+    fewest = max(2, kept.sum() // 2 + 1)
+    while kept.sum() >= fewest:
+        rest = kept & ~np.eye(len(kept), dtype=bool)  # of each part, by which its own speed is foretold
+        length_ns = (rest * usual_ns).sum(axis=1)
+        speeds = (rest * excess_ns).sum(axis=1) / length_ns
+        away_ns = excess_ns - np.outer(speeds, usual_ns)
+        scatter_ns = np.hypot(errors_ns, UNLIKE_RATIO * np.outer(speeds, usual_ns))
+        errors = np.linalg.norm(rest * scatter_ns, axis=1) / length_ns
+        own_ns = np.hypot(scatter_ns.diagonal(), errors * usual_ns)
+        odd = kept & (np.abs(away_ns.diagonal()) > Z_LIKELY * own_ns)
+        if not odd.any():
+            most_ns = np.where(kept, 0.0, away_ns.diagonal()).max()
+            return bool((speeds > Z_LIKELY * errors)[kept].all() and excess_ns[kept].sum() > most_ns)
+        misfit = (rest * (away_ns / scatter_ns) ** 2).sum(axis=1)
+        kept[int(np.where(odd, misfit, np.inf).argmin())] = False
+    return False

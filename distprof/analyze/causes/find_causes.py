@@ -93,7 +93,7 @@ def _is_beside(item: CandidateCause, steady: CandidateCause) -> bool:
     """Whether what a rank loses now and then is of what it loses in the same part all the time: it is no stall, or
     little beside the rest."""
     slow_rank = steady.kind is VerdictKind.SLOW_RANK and len(item.rows) == 1
-    same = slow_rank and item.part == steady.part and np.array_equal(item.rows, steady.rows)
+    same = slow_rank and (steady.is_throughout or item.part == steady.part) and np.array_equal(item.rows, steady.rows)
     little = item.kind is VerdictKind.SLOW_RANK or item.taken_ns < BESIDE_RATIO * steady.taken_ns
     return same and bool(steady.acts[item.acts].all()) and (little or _is_in_most(item, steady))
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.causes.outliers import (
-    ALPHA,
     ALPHA_PERIOD,
     NAMED_STRETCHES,
     STEADY_RATIO,
@@ -41,11 +40,14 @@ from distprof.analyze.stats.significance import (
     detect_kinds,
     estimate_period,
     fisher_combine,
+    share_alpha,
 )
 from distprof.analyze.stats.statistics import fast_median, medians_of_others
 from distprof.facts.run import OWN_PARTS, Clock, FloatArray, IntArray, Part, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 
+ALPHA = share_alpha("events")
+"""Of naming any rank of a job for events that are chance: family-wise over ranks, parts and tests."""
 NUM_TESTS = 6
 """Of each rank and part: the sizes of its events, which may err as often as two others; their number; sizes and
 regularity together; and of events of one kind, their number and how clear the kind is, with and without regularity."""

@@ -13,12 +13,7 @@ import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import (
-    ar1_variance_inflation,
-    lag1_autocorrelation,
-    t_quantile,
-    variance_inflation,
-)
+from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
 from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
 
@@ -28,7 +23,9 @@ values, for uniform ones and for heavy tails such as Laplace's or Student's t wi
 MIN_STRETCH = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
-MIN_DEGREES_OF_FREEDOM = 4.0
+MIN_DEGREES_OF_FREEDOM = 1.0
+MEDIAN_EFFICIENCY, MOST_SERIES = 0.64, 5
+"""So many of the other ranks tell as much of a spread as their median does; more than five may not be like this one."""
 Z_BEYOND_DOUBT = 3.0
 """Standard errors by which a gap must be longer for its excess to lie there beyond doubt."""
 _ORDER: dict[Part, int] = {
@@ -47,23 +44,25 @@ class Lateness:
     spread_ns: FloatArray
     """Robust standard deviation of a cycle's excess about its usual value, ``[num_ranks]``; never below the ranks'
     median, because one rank's own estimate may be small by chance."""
-    autocorrelation: float
-    """Lag 1, common to all ranks."""
-    variance_inflation: float
-    """By how much the variance of a mean over all cycles exceeds that over independent ones."""
+    memory: StepMemory
+    """How like their neighbours cycles are, common to all ranks."""
     degrees_of_freedom: float
     """Of the spread, to which the other ranks contribute too."""
 
     def standard_error(self, cycles: int) -> FloatArray:
         """Of a midmean over so many neighbouring cycles, ``[num_ranks]``."""
-        whole = ar1_variance_inflation(self.autocorrelation, self.excess_ns.shape[1])
-        inflation = ar1_variance_inflation(self.autocorrelation, cycles) * max(1.0, self.variance_inflation / whole)
+        inflation = self.memory.compute_inflation(cycles)
         error: FloatArray = MIDMEAN_FACTOR * self.spread_ns * math.sqrt(inflation / cycles)
         return error
 
     def critical_value(self, alpha: float) -> float:
         """How many standard errors an excess exceeds with probability ``alpha`` by chance alone."""
         return t_quantile(alpha, self.degrees_of_freedom)
+
+    def critical_change(self, alpha: float) -> float:
+        """What `measure_change` exceeds with probability ``alpha`` if nothing changes, given how well the spread is
+        known."""
+        return critical_change(alpha) * self.critical_value(alpha) / t_quantile(alpha, math.inf)
 
     def take(self, row: int) -> Lateness:
         """That of one rank; the others have shown what its noise is."""
@@ -78,16 +77,17 @@ def measure_lateness(own_ns: FloatArray) -> Lateness:
 def describe_excess(excess_ns: FloatArray) -> Lateness:
     """Estimates the noise of excesses, ``[num_ranks, num_cycles]``."""
     cycles = excess_ns.shape[1]
-    autocorrelation = lag1_autocorrelation(excess_ns)
-    inflation = variance_inflation(excess_ns, autocorrelation)
-    steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - autocorrelation))
+    memory = estimate_memory(excess_ns)
+    inflation = memory.compute_inflation(cycles)
+    steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory.lag1_autocorrelation))
     whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, fast_median(whole))
-    worth = 0.4 * cycles / inflation  # of a robust spread from so many values
+    worth = 0.5 * cycles / inflation  # of the variance of a mean that a first-order autoregression implies
+    series = max(MEDIAN_EFFICIENCY * (len(excess_ns) - 1), 1.0)
     return Lateness(
-        excess_ns=excess_ns, spread_ns=spread_ns, autocorrelation=autocorrelation, variance_inflation=inflation,
-        degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, worth * min(max(len(excess_ns) - 1, 1), 4)),
+        excess_ns=excess_ns, spread_ns=spread_ns, memory=memory,
+        degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, worth * min(series, MOST_SERIES)),
     )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def _sum_up(lateness: Lateness, rows: IntArray, stretch: tuple[int, int] | None 
     wide_ns = 3 * np.maximum(spread_ns, mad_sigma(excess_ns)[:, None])
     away = np.clip(excess_ns - centre_ns, -wide_ns, wide_ns)
     away -= away.mean(axis=1, keepdims=True)
-    scale = spread_ns * math.sqrt((end - first) * lateness.variance_inflation)
+    scale = spread_ns * math.sqrt((end - first) * lateness.memory.compute_inflation(lateness.excess_ns.shape[1]))
     sums = np.cumsum(away, axis=1)
     return np.divide(sums, scale, out=np.zeros_like(sums), where=scale > 0)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from distprof.analyze.causes.outliers import (
-    ALPHA,
     ALPHA_PERIOD,
     EVENT_RATIO,
     estimate_usual,
@@ -31,10 +30,13 @@ from distprof.analyze.stats.significance import (
     correlation_time,
     estimate_period,
     lag1_autocorrelation,
+    share_alpha,
 )
 from distprof.analyze.stats.statistics import bound_share, fast_median, medians_of_others
 from distprof.facts.run import FloatArray, IntArray
 
+ALPHA = share_alpha("occasional work")
+"""Of naming any rank of a job for what is chance: family-wise over ranks, parts and numbers of occasions."""
 MIN_TIMES = 2
 MIN_OTHERS = 6
 """Readings of other ranks; from fewer nobody can tell how much an occasion's length scatters."""

@@ -15,9 +15,6 @@ from distprof.analyze.stats.statistics import fast_median, median_of_others, med
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind, is_sample
 
-ALPHA = 0.005
-"""Of naming any rank of a job for what is chance, family-wise over ranks and parts: by its events, and likewise by what
-all ranks do now and then."""
 ALPHA_PERIOD = 0.001
 """Of calling the events of a rank that is named regular."""
 EVENT_RATIO = 0.02

@@ -18,7 +18,12 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import MAX_AUTOCORRELATION, correlation_time, lag1_autocorrelation
+from distprof.analyze.stats.significance import (
+    MAX_AUTOCORRELATION,
+    correlation_time,
+    lag1_autocorrelation,
+    share_alpha,
+)
 from distprof.analyze.stats.statistics import (
     excess_over_others,
     median_standard_error,
@@ -29,7 +34,7 @@ from distprof.analyze.stats.statistics import (
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
-ALPHA = 0.005
+ALPHA = share_alpha("periodic")
 """Probability that any rank of a job is a candidate by chance."""
 MIN_TURNS = 6
 """Of a period; in fewer steps nothing that a single one does not show can be seen."""

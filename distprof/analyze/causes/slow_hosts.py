@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, is_slower_throughout
 from distprof.analyze.causes.lateness import Lateness, can_hold, describe_excess, locate_delay, measure_lateness
-from distprof.analyze.causes.slow_ranks import ALPHA, MIN_PART_RATIO, list_measured_parts
+from distprof.analyze.causes.slow_ranks import MIN_PART_RATIO, list_measured_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import fast_median, median_of_others, midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
+ALPHA = share_alpha("slow hosts")
+"""Probability that any host of a job is a candidate by chance."""
 MIN_LATE_RATIO = 0.75
 """Share of the host's ranks that must be late by half of what its median rank is, or more."""
 
@@ -42,7 +48,9 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
         }  # fmt: skip
         late_ns = sum(float(midmean(excess_ns)) for excess_ns in sure.values())
         if len(rows) > 1 and late_ns >= MIN_COST_RATIO * usual_cycle_ns:
-            found.append(_make_candidate(cycles, unexplained, host, rows, sure))
+            item = _make_candidate(cycles, unexplained, host, rows, sure)
+            throughout = _is_throughout(late, index, unexplained)
+            found.append(dataclasses.replace(item, part=None, is_throughout=True) if throughout else item)
     return found, unexplained
 
 
@@ -53,6 +61,17 @@ def _own_ns(phase_ns: FloatArray, part: Part) -> FloatArray:
 def _is_late(item: Lateness, index: int, alpha: float, least_ns: float) -> bool:
     bound_ns = item.critical_value(alpha) * float(item.standard_error(item.excess_ns.shape[1])[index])
     return float(midmean(item.excess_ns[index])) > max(bound_ns, least_ns)
+
+
+def _is_throughout(late: dict[Part, Lateness], index: int, unexplained: Unexplained) -> bool:
+    """Whether the host's ranks are slower in nearly all their parts."""
+    steps = unexplained.phase_ns.shape[1]
+    return is_slower_throughout(
+        np.array([float(midmean(item.excess_ns[index])) for item in late.values()]),
+        errors_ns=np.array([float(item.standard_error(steps)[index]) for item in late.values()]),
+        usual_ns=np.array([float(fast_median(midmean(_own_ns(unexplained.phase_ns, part)))) for part in late]),
+        least_ns=MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns,
+    )
 
 
 def _is_shared(own_ns: FloatArray, excess_ns: FloatArray) -> bool:

@@ -12,10 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from distprof.analyze.causes.common_slowdown import (
+    MIN_SEGMENT_RATIO,
+    Z_LIKELY,
+    is_slower_throughout,
+    outlasts_common_drift,
+)
 from distprof.analyze.causes.lateness import (
     Lateness,
     can_hold,
-    critical_change,
     locate_delay,
     measure_change,
     measure_lateness,
@@ -24,14 +29,15 @@ from distprof.analyze.causes.lateness import (
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.statistics import excess_over_others, midmean
+from distprof.analyze.stats.significance import share_alpha
+from distprof.analyze.stats.statistics import excess_over_others, fast_median, midmean
 from distprof.facts.run import OWN_PARTS, FloatArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
-ALPHA = 0.005
+ALPHA = share_alpha("slow ranks")
 """Probability that any rank of a job is a candidate by chance."""
-Z_LIKELY = 3.0
-"""Standard errors: what a rank that is late beyond doubt also loses in its other parts."""
+ALPHA_CHANGE = share_alpha("changes")
+"""Probability that any rank of a job is said to get slower or faster by chance."""
 MIN_PART_RATIO = 0.001
 """Share of the cycle; a part in which a rank is late by less is left out."""
 MAX_KEPT = 2_000_000
@@ -57,6 +63,8 @@ class _Rank:
 
     row: int
     parts: dict[Part, Lateness]
+    usual_ns: dict[Part, float]
+    """What the parts usually take."""
     gaps: list[Lateness]
     tested: list[Lateness]
     """Those that may show that it is late."""
@@ -86,23 +94,26 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     series += [segment.own_ns for segment in segments or ()]
     num_tested = len(series) + (work_ns.shape[2] if segments is None else 0)
     series += [work_ns[:, :, index] for index in range(work_ns.shape[2])]
-    alpha = ALPHA / (len(phase_ns) * max(num_tested, 1))
+    share = 1 / (len(phase_ns) * max(num_tested, 1))
     least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
     looked = itertools.islice(kept or map(measure_lateness, series), num_tested)
-    score = np.max([_score(item, alpha, least_ns) for item in looked], axis=0)
+    score = np.max([_score(item, share, least_ns) for item in looked], axis=0)
     most = min(MAX_CANDIDATES, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     taken = [[item.take(row) for row in rows] for item in kept or map(measure_lateness, series)] if rows else []
+    usual = [float(fast_median(midmean(own_ns))) for own_ns in series[: len(parts)]] if rows else []
+    usual_ns = dict(zip(parts, usual, strict=False))
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
         rank = _Rank(
-            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-work_ns.shape[2] :], tested=own[:num_tested]
-        )
+            row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-work_ns.shape[2] :], tested=own[:num_tested],
+            usual_ns=usual_ns,
+        )  # fmt: skip
         for segment, item in zip(segments or (), own[len(parts) :], strict=False):
             rank.segments.setdefault(OWN_PARTS[segment.code], []).append(item)
-        found += _examine(cycles, rank, alpha, unexplained.usual_cycle_ns)
+        found += _examine(cycles, rank, share, unexplained.usual_cycle_ns)
     return found
 
 
@@ -112,25 +123,28 @@ def list_measured_parts(phase_ns: FloatArray) -> list[Part]:
     return [part for part, is_measured in zip(OWN_PARTS, measured.tolist(), strict=False) if is_measured]
 
 
-def _score(item: Lateness, alpha: float, least_ns: float) -> FloatArray:
-    """The excess of ranks that are late or change by more than chance, ns, ``[num_ranks]``; 0: neither."""
+def _score(item: Lateness, share: float, least_ns: float) -> FloatArray:
+    """The excess of ranks that are late or change by more than chance, ns, ``[num_ranks]``; 0: neither. This is one of
+    many tests, with a ``share`` of the significance levels."""
     centre_ns = midmean(item.excess_ns)
     error_ns = item.standard_error(item.excess_ns.shape[1])
-    late = centre_ns > np.maximum(item.critical_value(alpha) * error_ns, least_ns)
-    changed = (measure_change(item) > critical_change(alpha)) & (item.spread_ns > 0)
+    late = centre_ns > np.maximum(item.critical_value(share * ALPHA) * error_ns, least_ns)
+    changed = (measure_change(item) > item.critical_change(share * ALPHA_CHANGE)) & (item.spread_ns > 0)
     third = np.quantile(item.excess_ns, 0.75, axis=1) if changed.any() else centre_ns
     score: FloatArray = np.maximum(np.where(late, centre_ns, 0.0), np.where(changed & (third > least_ns), third, 0.0))
     return score
 
 
-def _examine(cycles: SyncCycles, rank: _Rank, alpha: float, usual_cycle_ns: float) -> list[CandidateCause]:
+def _examine(cycles: SyncCycles, rank: _Rank, share: float, usual_cycle_ns: float) -> list[CandidateCause]:
     """One candidate for each stretch of cycles in which the rank is late, and equally so."""
-    changes = [float(measure_change(item)[0]) for item in rank.tested]
-    most = rank.tested[int(np.argmax(changes))]
+    limits = [item.critical_change(share * ALPHA_CHANGE) for item in rank.tested]
+    changes = [float(measure_change(item)[0]) / limit for item, limit in zip(rank.tested, limits, strict=True)]
+    at = int(np.argmax(changes))
     stretches = [(0, len(cycles.steps))]
-    if max(changes) > critical_change(alpha):
-        stretches = _join_alike(most, split_cycles(most, 0, critical_change(alpha)), MIN_COST_RATIO * usual_cycle_ns)
-    found = [_make_candidate(cycles, rank, stretch, alpha, usual_cycle_ns) for stretch in stretches]
+    if changes[at] > 1:
+        most = rank.tested[at]
+        stretches = _join_alike(most, split_cycles(most, 0, limits[at]), MIN_COST_RATIO * usual_cycle_ns)
+    found = [_make_candidate(cycles, rank, stretch, share * ALPHA, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
 
 
@@ -192,18 +206,21 @@ def _make_candidate(
     if cycles.waits_for is not None and rest_ns.any():  # where gaps end is up to the waits between them: only sums hold
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
-    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns:
+    throughout = _is_throughout(rank, stretch, MIN_SEGMENT_RATIO * usual_cycle_ns)
+    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns or (
+        throughout and _is_drift(rank, stretch, len(cycles.positions))
+    ):
         return None
     acts = np.zeros(len(cycles.steps), dtype=bool)
     acts[first:end] = True
     excess = [item.excess_ns[0] for part in parts for item in late[part]] or [
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
-    where = _choose_part(cycles, rank, stretch, parts, rest_ns)
+    where = None if throughout else _choose_part(cycles, rank, stretch, parts, rest_ns)
     if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * taken_ns.sum():
         return None
     return CandidateCause(
-        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), part=where, acts=acts,
+        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), is_throughout=throughout, part=where, acts=acts,
         counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
         excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip
@@ -213,6 +230,24 @@ def _measure_median(cycles: SyncCycles, row: int, part: Part | None, stretch: St
     """By how much a rank exceeds the others in the median cycle of a stretch, in a part or in all of its own time."""
     own_ns = cycles.work_ns.sum(axis=2) if part is None else cycles.phase_ns[:, :, OWN_PARTS.index(part)]
     return float(np.median(excess_over_others(own_ns, row)[stretch[0] : stretch[1]]))
+
+
+def _is_throughout(rank: _Rank, stretch: Stretch, least_ns: float) -> bool:
+    """Whether the rank is slower in nearly all its parts."""
+    items = [rank.parts[part] for part in rank.usual_ns]
+    return is_slower_throughout(
+        np.array([_centre_ns(item, stretch) for item in items]),
+        errors_ns=np.array([float(item.standard_error(stretch[1] - stretch[0])[0]) for item in items]),
+        usual_ns=np.array(list(rank.usual_ns.values())),
+        least_ns=least_ns,
+    )
+
+
+def _is_drift(rank: _Rank, stretch: Stretch, num_ranks: int) -> bool:
+    """Whether the rank may be slower in a stretch of cycles because its speed drifts, in which it may differ from the
+    others, as on a core that other processes use now and then."""
+    excess_ns = np.sum([rank.parts[part].excess_ns[0, stretch[0] : stretch[1]] for part in rank.usual_ns], axis=0)
+    return not outlasts_common_drift(excess_ns[None], num_ranks)[0]
 
 
 def _list_likely(rank: _Rank, part: Part, stretch: Stretch) -> list[Lateness]:

@@ -18,12 +18,12 @@ from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
-from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, t_survival
+from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, share_alpha, t_survival
 from distprof.analyze.stats.statistics import choose_blocks, fast_median, mad_sigma
 from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import VerdictKind
 
-ALPHA = 0.005
+ALPHA = share_alpha("unequal data")
 """Of finding unequal data where tokens cost no time: family-wise over the parts."""
 ALPHA_GAP = 0.05
 """Of a single gap's share, once a part has shown that tokens cost time."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distprof.analyze.stats.significance import lag1_autocorrelation, t_quantile, variance_inflation
+from distprof.analyze.stats.significance import estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import FEW, LEVEL
 from distprof.facts.run import FloatArray
 from distprof.report.sweep_report import SweepRatio
@@ -85,7 +85,7 @@ def _log_mean_variance(values: FloatArray) -> tuple[float, float] | None:
     number = len(values)
     if number < LEAST_STEPS:
         return None
-    inflation = 1.0 if number < FEW else variance_inflation(values[None], lag1_autocorrelation(values[None]))
+    inflation = 1.0 if number < FEW else estimate_memory(values[None]).compute_inflation(number)
     relative = float(values.var(ddof=1)) / float(values.mean()) ** 2
     return relative * inflation / number, max(number / inflation, 2.0) - 1
 

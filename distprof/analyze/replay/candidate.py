@@ -26,7 +26,7 @@ class CandidateCause:
     rows: IntArray
     """The ranks that it is about, as rows of the cycles' axis 0; empty: no ranks in particular."""
     part: Part | None
-    """Where they lose the time."""
+    """Where they lose the time. None: not known, or no part in particular."""
     acts: BoolArray
     """The cycles in which it acts, ``[num_cycles]``."""
     counterfactual: Counterfactual
@@ -37,6 +37,8 @@ class CandidateCause:
     """By cycle, ``[num_cycles]``: the counterfactual takes its midmean over ``acts``, whose error counts in the
     interval of the cost. None: the counterfactual differs by cycle, and its error does not count."""
     pattern: Pattern | None = None
+    is_throughout: bool = False
+    """They are slower at all that they do, as `is_slower_throughout` tells."""
     hosts: tuple[str, ...] = ()
     reason: str | None = None
     """Why it is named, where that is not its kind alone."""

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 
-from distprof.analyze.stats.statistics import fast_median, standardise
+from distprof.analyze.stats.statistics import fast_median, midmean, standardise
 from distprof.facts.run import FloatArray, IntArray
 
+JOB_ALPHA = 0.01
+"""Probability that a job in which nobody and nothing is slow has anything named by chance, by all tests together."""
+ALPHA_SHARES: Mapping[str, float] = MappingProxyType(
+    {
+        "unequal data": 0.02,
+        "occasional work": 0.10,
+        "events": 0.50,
+        "related parts": 0.02,  # a test before others, which may err if it does
+        "periodic": 0.08,
+        "slow hosts": 0.02,
+        "changes": 0.06,  # before the test of each stretch
+        "slow ranks": 0.20,  # of each part or, where the parts are related, of their speed and of what it leaves
+    }
+)
+"""What each test may use up of `JOB_ALPHA`: however they depend on each other, together they err no more often than
+that. Source: Bonferroni's inequality. A test divides its share by the number of ranks, parts and so on that it looks
+at. What is asked once somebody is to be named (in which of its parts, at which period, in which module) is not in the
+table."""
 MAX_AUTOCORRELATION = 0.97
+MAX_DEGREES_OF_FREEDOM = 1e6
+"""With more, Student's t is as good as normal."""
+MAX_TERMS, MAX_ROUNDS = 10_000, 100
+PRECISION_RATIO = 1e-12
+"""Where a series of approximations ends."""
 MANY_SERIES = 4
 """From this many series on, the median over them counts, which a few odd ones do not move."""
 NUM_UNITS = 1000
 """Sizes of events are counted in this many parts of their sum; rounded up, so that none is lost."""
 MIN_P_VALUE = 1e-14
 """Smaller ones are rounding errors of the transform."""
+LEAST_TURN = 1.5
+"""Steps of a series times what its drift forgets in one: with less, a drift over so many steps cannot be told from a
+difference that lasts."""
+NUM_AUTOCORRELATIONS, NUM_SHARES, MAX_BINS = 24, 10, 64
+"""How fine memories are told apart."""
+MOST_SERIES = 64
+"""So many tell enough of a memory."""
+POOLED_EFFICIENCY = 0.55
+"""Of a midmean of cube roots of chi-squared values with one degree of freedom: how many values tell as much as one of
+their mean, by simulation; 0.64 of 7 and 0.52 of 63."""
+MIN_WEIGHT = 1e-4
+"""Of the most probable memory's; others are left out."""
 FILLED_RATIO = 0.8
 """Share of the turns of a period that must have an event."""
 LEAST_SPREAD = 0.02
@@ -33,6 +71,11 @@ MAX_CANDIDATES = 4
 """Most frequent distances that are tried."""
 MIN_TURNS = 3
 """Two events are always some period apart."""
+
+
+def share_alpha(test: str) -> float:
+    """The significance level of a test of `ALPHA_SHARES`, for a whole job."""
+    return JOB_ALPHA * ALPHA_SHARES[test]
 
 
 def lag1_autocorrelation(values: FloatArray) -> float:
@@ -50,33 +93,116 @@ def lag1_autocorrelation(values: FloatArray) -> float:
     return float(np.clip((number * found + 1) / (number - 3), 0.0, MAX_AUTOCORRELATION))
 
 
-def variance_inflation(values: FloatArray, autocorrelation: float) -> float:
-    """By how much the variance of a mean over all steps exceeds that over independent steps; at least 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """How like their neighbours steps are: a first-order autoregression, and what is new in each step.
 
-    The larger of two answers: what the autocorrelation implies, and what the means of blocks show, which also contain
-    slower changes.
+    Several of these may be as good, ``[num_models]`` each.
+    """
+
+    share_ratio: FloatArray
+    """Of the variance of a step that is the autoregression's."""
+    autocorrelation: FloatArray
+    """Of that from step to step."""
+    weight: FloatArray
+    """How probable each is; their sum is 1."""
+
+    @property
+    def lag1_autocorrelation(self) -> float:
+        """Of the series."""
+        return float(self.weight @ (self.share_ratio * self.autocorrelation))
+
+    def compute_inflation(self, number: int) -> float:
+        """By how much the variance of a mean over so many steps exceeds that over independent ones; at least 1.
+
+        Of several memories it is the geometric mean, which is as often too small as too large.
+        """
+        inflation = 1 + self.share_ratio * (ar1_variance_inflation(self.autocorrelation, number) - 1)
+        return math.exp(float(self.weight @ np.log(inflation)))
+
+
+def estimate_memory(values: FloatArray) -> StepMemory:
+    """The memory that several series share, ``[num_series, num_steps]``.
+
+    How likely a memory is follows from the powers of the series' cosine transforms, whose expectations are exact. Their
+    mean has no part in these, so that it does not make a short series look as if it forgot sooner than it does; and
+    noise that is new in each step does not hide a drift below it. Few steps leave many memories possible: all of them
+    count. Sources: Whittle (1953), Arkiv foer Matematik 2, for the likelihood; Mueller and Watson (2008), Econometrica
+    76, for cosines; Hoeting and others (1999), Statistical Science 14, for the mean over models.
     """
     number = values.shape[1]
-    length = math.isqrt(number)
-    blocks = number // max(length, 1)
-    implied = ar1_variance_inflation(autocorrelation, number)
-    if blocks < MANY_SERIES:
-        return implied
-    cut = standardise(values)
-    means = cut[:, : blocks * length].reshape(len(values), blocks, length).mean(axis=2)
-    single = cut.var(axis=1)
-    if not (single > 0).any():
-        return implied
-    return max(implied, _pool(length * means.var(axis=1, ddof=1)[single > 0] / single[single > 0]))
+    cut = standardise(values[:: -(-len(values) // MOST_SERIES)])
+    cut = cut[cut.any(axis=1)]
+    models = _list_models(number if number > MANY_SERIES and len(cut) else 0)
+    if models is None:
+        none = np.zeros(1)
+        return StepMemory(share_ratio=none, autocorrelation=none, weight=none + 1)
+    transformed = np.fft.rfft(np.concatenate([cut, cut[:, ::-1]], axis=1), axis=1)[:, 1:number]
+    pooled = midmean(np.cbrt(np.abs(transformed) ** 2).T) ** 3  # a few odd series do not move it
+    # The scale that fits best is the mean of the ratios, which leaves this of the likelihood.
+    misfit = np.log((np.add.reduceat(pooled, models.starts) / models.expected).sum(axis=1)) * (number - 1)
+    misfit += np.log(models.expected) @ models.counts
+    independent = POOLED_EFFICIENCY * max(len(cut) - 1, 1)  # each is compared with the others
+    weight = models.prior * np.exp(-0.5 * independent * (misfit - misfit.min()))
+    kept = weight > MIN_WEIGHT * weight.max()
+    return StepMemory(
+        share_ratio=models.share_ratio[kept], autocorrelation=models.autocorrelation[kept],
+        weight=weight[kept] / weight[kept].sum(),
+    )  # fmt: skip
 
 
-def ar1_variance_inflation(autocorrelation: float, number: int) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Models:
+    """The memories that a series of some length may have, and what they make of its cosine transform."""
+
+    share_ratio: FloatArray
+    autocorrelation: FloatArray
+    prior: FloatArray
+    """As probable that there is none as that there is one. ``[num_models]``"""
+    starts: IntArray
+    """Cosines in bins, which get wider: where each begins ..."""
+    counts: IntArray
+    """... and how many it has, ``[num_bins]``."""
+    expected: FloatArray
+    """Power of one of them, ``[num_models, num_bins]``."""
+
+
+@functools.lru_cache(maxsize=16)
+def _list_models(number: int) -> _Models | None:
+    """Of a series of so many steps; None if there are none.
+
+    The expectation is that of the whole process's spectrum, less what lies beyond both ends of the series.
+    """
+    if number < 1:
+        return None
+    starts = np.unique(np.geomspace(1, number, MAX_BINS).astype(np.int64))[:-1] - 1
+    counts = np.diff(np.append(starts, number - 1))
+    order = np.arange(1, number)
+    angle, sign = np.pi * order / number, 1 - 2.0 * (order % 2)
+    related, shares = 1 - np.geomspace(0.9, LEAST_TURN / number, NUM_AUTOCORRELATIONS), np.arange(1, 1 + NUM_SHARES)
+    drift = related[:, None]
+    turned = drift * np.exp(1j * angle)
+    whole = (1 - drift**2) / np.abs(1 - turned) ** 2
+    before = (np.exp(-0.5j * angle) * drift / (1 - turned.conj())).real
+    inside = (np.exp(0.5j * angle) * (1 - sign * drift**number) / (1 - turned)).real
+    power = np.add.reduceat(whole - 4 / number * before * inside, starts, axis=1) / counts
+    share_ratio = np.append(0.0, np.repeat(shares / NUM_SHARES, len(related)))
+    expected = share_ratio[:, None] * np.vstack([np.ones(len(starts)), np.tile(power, (NUM_SHARES, 1))])
+    return _Models(
+        share_ratio=share_ratio, autocorrelation=np.append(0.0, np.tile(related, NUM_SHARES)),
+        prior=np.where(share_ratio > 0, 0.5 / (len(share_ratio) - 1), 0.5),
+        starts=starts, counts=counts, expected=expected + 1 - share_ratio[:, None],
+    )  # fmt: skip
+
+
+def ar1_variance_inflation(autocorrelation: FloatArray, number: int) -> FloatArray:
     """Variance of the mean of ``number`` steps of a first-order autoregression, times ``number``, over the variance of
     a step."""
     if number < 1:
-        return 1.0
+        return np.ones_like(autocorrelation)
     rest = 2 * autocorrelation * (1 - autocorrelation**number) / (number * (1 - autocorrelation) ** 2)
-    return correlation_time(autocorrelation) - rest
+    inflation: FloatArray = (1 + autocorrelation) / (1 - autocorrelation) - rest
+    return inflation
 
 
 def correlation_time(autocorrelation: float) -> float:
@@ -87,28 +213,70 @@ def correlation_time(autocorrelation: float) -> float:
     return (1 + autocorrelation) / (1 - autocorrelation)
 
 
+@functools.lru_cache(maxsize=4096)
 def t_quantile(alpha: float, degrees_of_freedom: float) -> float:
     """What a t-distributed value exceeds with probability ``alpha``; its degrees of freedom need not be whole.
 
-    Source: Hill (1970), Algorithm 396: Student's t-quantiles; here its leading terms, good to a few percent.
+    Newton's method on the logarithms of tail and value: the one is a concave function of the other, so that it comes
+    closer with each round, however heavy the tail. It begins at the normal quantile, which is smaller.
+
+    Args:
+        alpha: Above 0, and below 0.5.
+        degrees_of_freedom: Above 0.
     """
-    normal = NormalDist().inv_cdf(1 - alpha)
-    terms = (
-        (normal**3 + normal) / 4,
-        (5 * normal**5 + 16 * normal**3 + 3 * normal) / 96,
-        (3 * normal**7 + 19 * normal**5 + 17 * normal**3 - 15 * normal) / 384,
-    )
-    return normal + sum(term / degrees_of_freedom ** (power + 1) for power, term in enumerate(terms))
+    degrees_of_freedom = min(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM)
+    value = -NormalDist().inv_cdf(alpha)
+    for _ in range(MAX_ROUNDS):
+        tail = t_survival(value, degrees_of_freedom)
+        steepness = value * _t_density(value, degrees_of_freedom) / tail
+        change = math.log(tail / alpha) / steepness
+        value *= math.exp(change)
+        if abs(change) < PRECISION_RATIO:
+            break
+    return value
 
 
 def t_survival(ratio: float, degrees_of_freedom: float) -> float:
-    """The probability that a t-distributed value exceeds this ratio above 0; its degrees of freedom need not be whole.
+    """The probability that a t-distributed value exceeds this ratio, at least 0; its degrees of freedom need not be
+    whole. Source: Abramowitz and Stegun (1964), Handbook of Mathematical Functions, 26.5.27 and 26.7.1."""
+    degrees_of_freedom = min(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM)
+    square, half = ratio * ratio, degrees_of_freedom / 2
+    if square <= 0:
+        return 0.5
+    below, above = degrees_of_freedom / (degrees_of_freedom + square), square / (degrees_of_freedom + square)
+    front = math.exp(
+        math.lgamma(half + 0.5) - math.lgamma(half) - math.lgamma(0.5)
+        - half * math.log1p(square / degrees_of_freedom) + 0.5 * math.log(above)
+    )  # fmt: skip
+    if below < (half + 1) / (half + 2.5):
+        return front * _expand_beta(half, 0.5, below) / (2 * half)
+    return 0.5 - front * _expand_beta(0.5, half, above)
 
-    By a normal deviate. Source: Wallace (1959), Annals of Mathematical Statistics 30.
-    """
-    deviate = (8 * degrees_of_freedom + 1) / (8 * degrees_of_freedom + 3)
-    deviate *= math.sqrt(degrees_of_freedom * math.log1p(ratio * ratio / degrees_of_freedom))
-    return 0.5 * math.erfc(deviate / math.sqrt(2))
+
+def _t_density(ratio: float, degrees_of_freedom: float) -> float:
+    half = degrees_of_freedom / 2
+    scale = math.lgamma(half + 0.5) - math.lgamma(half) - 0.5 * math.log(degrees_of_freedom * math.pi)
+    return math.exp(scale - (half + 0.5) * math.log1p(ratio * ratio / degrees_of_freedom))
+
+
+def _expand_beta(one: float, other: float, share: float) -> float:
+    """The continued fraction of the incomplete beta function, by Lentz's method. Source: Press and others (2007),
+    Numerical Recipes, 6.4."""
+    ratio, inverse = 1.0, 1 / (1 - (one + other) * share / (one + 1))
+    found = inverse
+    for number in range(1, MAX_TERMS):
+        twice = one + 2 * number
+        terms = (
+            number * (other - number) * share / ((twice - 1) * twice),
+            -(one + number) * (one + other + number) * share / (twice * (twice + 1)),
+        )
+        for term in terms:
+            inverse = 1 / (1 + term * inverse)
+            ratio = 1 + term / ratio
+            found *= ratio * inverse
+        if abs(ratio * inverse - 1) < PRECISION_RATIO:
+            break
+    return found
 
 
 def _pool(values: FloatArray) -> float:

@@ -15,7 +15,7 @@ CAUSES = {
     Cause.OUTSIDE: "its time outside the recognised phases", Cause.CHECKPOINT: "its saving of checkpoints",
     Cause.EVALUATION: "its evaluation, or other forwards between steps", Cause.LOGGING: "its logging",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
-    Cause.NETWORK: "its network",
+    Cause.NETWORK: "its network", Cause.SPEED: "its speed, which makes nearly all that it does longer in proportion",
 }  # fmt: skip
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
@@ -62,7 +62,7 @@ def look_up_verdict_cause(report: Report) -> CauseReport | None:
 
 def name_cause(cause: CauseReport, extra: str = "") -> str:
     """A few words: ``rank 5 (backward)``. ``extra`` stands behind the phase."""
-    inside = " ".join(word for word in (cause.phase and clean_text(cause.phase), extra) if word)
+    inside = " ".join(word for word in (_name_part(cause), extra) if word)
     phase = f" ({inside})" if inside else ""
     if cause.kind is VerdictKind.SLOW_LINK:
         return name_link(cause.hosts)
@@ -73,6 +73,13 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
         who = f"host {clean_text(cause.hosts[0], NAME_LIMIT)}"
     late = cause.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST) and who
     return f"{who}{phase}" if late else KINDS[cause.kind]
+
+
+def _name_part(cause: CauseReport) -> str:
+    """The phase or stretch in which time is lost, or its speed if that is nearly all of them; empty: not known."""
+    if cause.cause is Cause.SPEED:
+        return "speed"
+    return "" if cause.phase is None else clean_text(cause.phase)
 
 
 def name_link(hosts: Sequence[str]) -> str:
@@ -184,8 +191,7 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
 
 def _show_where(cause: CauseReport) -> str:
     who = name_hosts(cause.hosts) or ("" if cause.rank is None else f"rank {cause.rank}")
-    phase = "" if cause.phase is None else clean_text(cause.phase)
-    return ", ".join(text for text in (who, phase) if text) or "all ranks"
+    return ", ".join(text for text in (who, _name_part(cause)) if text) or "all ranks"
 
 
 def _show_when(cause: CauseReport, report: Report) -> str:

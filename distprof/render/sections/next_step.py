@@ -32,6 +32,7 @@ _BY_CAUSE = {
     Cause.EVALUATION: "let {who} evaluate less often, or all ranks share the evaluation",
     Cause.CHECKPOINT: "save checkpoints asynchronously or from all ranks; {who} saves while the others wait",
     Cause.LOGGING: "let {who} log less often, or on a thread",
+    Cause.SPEED: "see what else runs on {who}'s cores; compare its clock rates and throttling (distprof doctor)",
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
 _MARK_DATA = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
+from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, build_cycles
@@ -18,8 +21,13 @@ from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import Cost
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
-from distprof.facts.run import OWN_PARTS, Clock, Phase, Run, Stretch
-from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, make_cycles
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, Clock, Phase, Run, Stretch
+from distprof.render.sections.cause_words import list_causes
+from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.wait_report import Cause
+from tests.analyze.stats.test_significance import make_series
+from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, detect, draw_drift, draw_own, make_cycles
 from tests.factories import MS, USUAL_NS, make_run
 
 
@@ -56,12 +64,12 @@ def make_late_run(late_ns: npt.ArrayLike, *, num_ranks: int = 4, num_steps: int 
 
 
 def test_under_strong_drift_all_ranks_tell_how_large_chance_is() -> None:
-    """Half of a part later, where means of fifty cycles vary by 6 %: the noise is known from eight ranks, not one."""
+    """Seven tenths of a part later, where means of fifty cycles vary by 6 %: the noise is known from eight ranks."""
     right = wrong = 0
     for seed in range(20):
         own_ns = draw_drift(np.random.default_rng(seed), 8, 50, related=0.9)
         own_ns = np.concatenate([own_ns, np.zeros((8, 50, len(OWN_PARTS) - own_ns.shape[2]))], axis=2)
-        own_ns[5, :, PHASE[Phase.BACKWARD]] += 25 * MS
+        own_ns[5, :, PHASE[Phase.BACKWARD]] += 35 * MS
         cycles = make_cycles(own_ns)
         for found in detect(cycles, detect_slow_ranks):
             right += found.rows.tolist() == [5] and found.part is Phase.BACKWARD
@@ -195,6 +203,42 @@ def test_a_culprit_that_changes_half_way_is_two() -> None:
     assert report.causes is not None
     found = {(item.rank, item.phase, item.first_step, item.last_step) for item in report.causes.causes if item.rank}
     assert found == {(3, "forward", 1, 29), (5, "data", 30, 59)}
+
+
+@pytest.mark.parametrize(("drifting", "most"), [(8, 1), (1, 6)])
+def test_ranks_whose_speed_drifts_are_not_named(drifting: int, most: int) -> None:
+    """Whole ranks with 5 % and a memory of 0.95: over 50 steps their means differ by 3.5 %. Of one that does so alone,
+    the others do not tell how much it drifts; it once was named in one job of three."""
+    named = 0
+    for seed in range(60):
+        draws = np.random.default_rng(seed)
+        speeds = np.zeros((8, 50))
+        speeds[:drifting] = 0.05 * make_series(0.95, ranks=drifting, steps=50, seed=seed)
+        own_ns = np.zeros((8, 50, len(OWN_PARTS)))
+        own_ns[:, :, : len(MEAN_NS)] = draw_own(draws, 8, 50) * np.exp(speeds)[:, :, None]
+        named += bool(detect(make_cycles(own_ns), remove_common_slowdown, detect_slow_ranks))
+    assert named <= most
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.3])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_crowded_core_is_named_for_its_speed_and_no_phase(strategy: Literal["ddp", "fsdp"], factor: float) -> None:
+    """Rank 1 takes a third longer for all that it does, or 5 %; or for all but its data."""
+    for parts in (OWN_PHASES, OWN_PHASES[1:]):
+        delays = tuple(Delay(rank=1, phase=phase, factor=factor) for phase in parts)
+        report = analyze(simulate(SimulatedJob(strategy=strategy, num_ranks=4, delays=delays), seed=3).run)
+        verdict = report.verdict
+        assert (verdict.kind, verdict.rank, verdict.phase, verdict.cause) == ("slow_rank", 1, None, Cause.SPEED)
+        assert "rank 1 is " in describe_verdict(report) and ": its speed, which makes " in describe_verdict(report)
+        assert describe_next(report).startswith("see what else runs on rank 1's cores; compare its clock rates and thr")
+        assert any(row[:2] == ["slow rank", "rank 1, speed"] for row in list_causes(report))
+
+
+def test_a_crowded_host_is_named_for_its_speed_and_no_phase() -> None:
+    delays = tuple(Delay(rank=None, host=1, phase=phase, factor=1.2) for phase in OWN_PHASES)
+    job = SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)
+    verdict = analyze(simulate(job, seed=3).run).verdict
+    assert (verdict.kind, verdict.hosts, verdict.phase, verdict.cause) == ("slow_host", ("host-1",), None, Cause.SPEED)
 
 
 @pytest.mark.parametrize("memory", [0.3, 0.9])

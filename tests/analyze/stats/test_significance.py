@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,19 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze.stats.significance import (
+    ALPHA_SHARES,
+    JOB_ALPHA,
+    _list_models,
     ar1_variance_inflation,
     binomial_tail,
     concentration_p_values,
     count_independent,
     detect_kinds,
+    estimate_memory,
     estimate_period,
     fisher_combine,
     lag1_autocorrelation,
+    share_alpha,
     t_quantile,
     t_survival,
-    variance_inflation,
 )
+from distprof.analyze.stats.statistics import medians_of_others
 from distprof.facts.run import FloatArray
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def make_series(autocorrelation: float, *, ranks: int, steps: int, seed: int) -> FloatArray:
@@ -36,9 +45,10 @@ def make_series(autocorrelation: float, *, ranks: int, steps: int, seed: int) ->
 def test_the_inflation_by_hand() -> None:
     """Two steps: (1 + 1 + 2 phi) / 4 is (1 + phi) / 2, which is 1 + phi times that of independent ones; three: 1 +
     2 (2/3 phi + 1/3 phi ** 2)."""
-    assert ar1_variance_inflation(0.5, 2) == pytest.approx(1.5)
-    assert ar1_variance_inflation(0.5, 3) == pytest.approx(1 + 2 * (2 / 3 * 0.5 + 1 / 3 * 0.25))
-    assert ar1_variance_inflation(0.0, 50) == 1 and ar1_variance_inflation(0.9, 1) == pytest.approx(1)
+    half, others = np.array([0.5]), np.array([0.0, 0.9])
+    assert ar1_variance_inflation(half, 2) == pytest.approx(1.5)
+    assert ar1_variance_inflation(half, 3) == pytest.approx(1 + 2 * (2 / 3 * 0.5 + 1 / 3 * 0.25))
+    assert ar1_variance_inflation(others, 50)[0] == 1 and ar1_variance_inflation(others, 1) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.3, 0.6, 0.9])
@@ -52,8 +62,34 @@ def test_means_vary_as_much_as_they_are_said_to(autocorrelation: float) -> None:
     """The variance of the means of 400 series of 60 steps, times 60."""
     series = make_series(autocorrelation, ranks=400, steps=60, seed=1)
     jobs = [series[row : row + 8] for row in range(0, 400, 8)]
-    found = np.median([variance_inflation(job, lag1_autocorrelation(job)) for job in jobs])
+    found = np.median([estimate_memory(job).compute_inflation(60) for job in jobs])
     assert found == pytest.approx(60 * series.mean(axis=1).var(), rel=0.3)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(8, 50), (8, 200), (2, 200)])
+def test_noise_that_is_new_in_each_step_does_not_hide_a_drift(ranks: int, steps: int) -> None:
+    """Three quarters of the variance drift with 0.95 from step to step, and so the first autocorrelation is 0.71. One
+    of 0.71 would make the variance of a mean 5.8 times as large, and this one does 19 times (50 steps) or 27."""
+    true = 1 + 0.75 * (float(ar1_variance_inflation(np.array([0.95]), steps)[0]) - 1)
+    found = []
+    for seed in range(40):
+        noise = np.random.default_rng([seed, 1]).normal(0, 1, (ranks, steps))
+        series = math.sqrt(0.75) * make_series(0.95, ranks=ranks, steps=steps, seed=seed) + 0.5 * noise
+        found.append(estimate_memory(series - medians_of_others(series)).compute_inflation(steps))
+    assert 0.6 * true < np.median(found) < 1.5 * true
+
+
+def test_a_memory_is_found_where_there_is_one() -> None:
+    """The powers of the cosines of 30 steps have the expectations that the covariances imply: the likelihood of what
+    they are expected to be is largest for the memory that made them."""
+    order, steps = np.arange(1, 30)[:, None], np.arange(30)
+    cosines = math.sqrt(2 / 30) * np.cos(np.pi * order * (steps + 0.5) / 30)
+    models = _list_models(30)
+    assert models is not None
+    for share, related, expected in zip(models.share_ratio, models.autocorrelation, models.expected, strict=True):
+        covariance = share * related ** np.abs(np.subtract.outer(steps, steps)) + (1 - share) * np.eye(30)
+        power = ((cosines @ covariance) * cosines).sum(axis=1)
+        assert np.add.reduceat(power, models.starts) / models.counts == pytest.approx(expected)
 
 
 def test_stalls_are_no_memory() -> None:
@@ -63,16 +99,48 @@ def test_stalls_are_no_memory() -> None:
 
 
 def test_constant_series_have_none() -> None:
-    assert lag1_autocorrelation(np.ones((3, 20))) == 0 and variance_inflation(np.ones((3, 20)), 0.0) == 1
+    assert lag1_autocorrelation(np.ones((3, 20))) == 0
+    assert estimate_memory(np.ones((3, 20))).compute_inflation(20) == 1
+    assert estimate_memory(np.ones((3, 4))).lag1_autocorrelation == 0  # too short to tell
 
 
 def test_limits_are_those_of_students_t() -> None:
     """From tables: t with 10 degrees of freedom exceeds 4.144 in one of 1,000; with 5, 3.365 in one of 100."""
-    assert t_quantile(0.001, 10) == pytest.approx(4.144, rel=0.02)
-    assert t_quantile(0.01, 5) == pytest.approx(3.365, rel=0.02)
-    assert t_quantile(0.001, 1e9) == pytest.approx(3.0902, rel=1e-3)
-    assert t_survival(4.144, 10) == pytest.approx(0.001, rel=0.05)
-    assert t_survival(3.365, 5) == pytest.approx(0.01, rel=0.1)
+    assert t_quantile(0.001, 10) == pytest.approx(4.144, rel=1e-3)
+    assert t_quantile(0.01, 5) == pytest.approx(3.365, rel=1e-3)
+    assert t_quantile(0.001, math.inf) == pytest.approx(3.0902, rel=1e-4)
+    assert t_survival(4.144, 10) == pytest.approx(0.001, rel=1e-3)
+    assert t_survival(0.0, 5) == 0.5
+
+
+@given(st.floats(0.5, 1e5), st.floats(-30, math.log(0.45)))
+def test_limits_are_exact_far_into_the_tail(degrees_of_freedom: float, log_alpha: float) -> None:
+    """Once 15.85 for 18.52, and 45 for 78, at few degrees of freedom."""
+    stats = pytest.importorskip("scipy.stats")
+    alpha = math.exp(log_alpha)
+    limit = float(stats.t.isf(alpha, degrees_of_freedom))
+    assert t_quantile(alpha, degrees_of_freedom) == pytest.approx(limit, rel=1e-7)
+    assert t_survival(limit, degrees_of_freedom) == pytest.approx(alpha, rel=1e-7)
+
+
+def test_with_one_and_two_degrees_of_freedom_limits_are_known_by_hand() -> None:
+    """One: Cauchy's, cot(pi alpha). Two: (1 - 2 alpha) / sqrt(2 alpha (1 - alpha))."""
+    for alpha in (0.2, 1e-3, 1e-6, 1e-9):
+        assert t_quantile(alpha, 1) == pytest.approx(1 / math.tan(math.pi * alpha))
+        assert t_quantile(alpha, 2) == pytest.approx((1 - 2 * alpha) / math.sqrt(2 * alpha * (1 - alpha)))
+
+
+def test_all_tests_share_one_level_and_the_page_states_it() -> None:
+    page = (ROOT / "docs" / "verdict.md").read_text()
+    assert f"**error rate of {100 * JOB_ALPHA:g} %**" in page
+    assert all(f"{100 * share_alpha(name):.2g} %" in page for name in ALPHA_SHARES)
+    assert sum(ALPHA_SHARES.values()) == pytest.approx(1)
+    assert share_alpha("slow ranks") == pytest.approx(ALPHA_SHARES["slow ranks"] * JOB_ALPHA)
+    used = {
+        name for path in (ROOT / "distprof").rglob("*.py")
+        for name in re.findall(r'share_alpha\("([^"]+)"\)', path.read_text())
+    }  # fmt: skip
+    assert used == set(ALPHA_SHARES)
 
 
 def test_the_binomial_tail_by_hand() -> None:
