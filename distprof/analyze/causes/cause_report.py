@@ -105,8 +105,15 @@ def _report_named(
         cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=int(item.acts.sum()) if stalls else None, period=item.period, late_ns=item.late_ns,
-        critical=item.has_name and cost.alone_ratio.low >= CRITICAL_RATIO and is_confirmed(cycles, item) is not False,
+        stretch_saved_if_only_this_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
+        stretch_saved_after_others_ratio=cost.in_stretch(cost.alone_ratio) if item.is_stretch else None,
+        critical=item.has_name and is_critical(cost) and is_confirmed(cycles, item) is not False,
     )  # fmt: skip
+
+
+def is_critical(cost: Cost) -> bool:
+    """Whether it costs enough, for certain, of the steps in which it acts."""
+    return cost.in_stretch(cost.alone_ratio).low >= CRITICAL_RATIO
 
 
 def _scale(cost: Estimate, scale: float) -> Estimate:

@@ -6,7 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from distprof.analyze.causes.cause_report import CRITICAL_RATIO, gather_evidence, is_confirmed, name_cause
+from distprof.analyze.causes.cause_report import (
+    CRITICAL_RATIO,
+    gather_evidence,
+    is_confirmed,
+    is_critical,
+    name_cause,
+)
 from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
@@ -111,7 +117,8 @@ def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) ->
     if found.kind in _ABOUT_RANKS:
         reason = "ranks are missing: the slowest may be one of them"
         return dataclasses.replace(
-            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
+            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, stretch_lost_ratio=None,
+            waited_ns=None, reason=reason,
         )  # fmt: skip
     missing = measured_steps.num_missing
     who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
@@ -125,14 +132,15 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
     one = about_ranks and len(item.rows) == 1
     held = float(item.acts.mean())
     return Verdict(
-        kind=item.kind, critical=cost.alone_ratio.low >= CRITICAL_RATIO and confirmed is not False, confirmed=confirmed,
+        kind=item.kind, critical=is_critical(cost) and confirmed is not False, confirmed=confirmed,
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
         hosts=item.hosts, late_ns=item.late_ns,
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
-        waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps), reason=item.reason or _explain(confirmed),
+        stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
+        waited_ns=cost.lost_ns.value * others / (held if item.is_stretch else 1.0), clock=cycles.clock.value,
+        held_ratio=held if one else None, steps_used=len(cycles.steps), reason=item.reason or _explain(confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import SyncCycles, take_cycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay_without
-from distprof.analyze.stats.statistics import estimate
+from distprof.analyze.stats.mean_interval import estimate, spread_error
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
 
@@ -35,15 +35,23 @@ class Cost:
     lost_ratio: Estimate
     alone_ns: Estimate
     alone_ratio: Estimate
+    time_ratio: float = 1.0
+    """Share of all cycles' time that those take in which the cause acts, if they are a stretch of the run; else 1."""
 
     @property
     def is_listed(self) -> bool:
         """Whether it is beyond doubt and worth mentioning, first or last."""
         return any(part.value >= MIN_COST_RATIO and part.low > 0 for part in (self.lost_ratio, self.alone_ratio))
 
+    def in_stretch(self, ratio: Estimate) -> Estimate:
+        """A share of the mean step as a share of the steps in which the cause acts."""
+        value, low, high = (min(part / self.time_ratio, 1.0) for part in (ratio.value, ratio.low, ratio.high))
+        return Estimate(value=value, low=low, high=high)
+
     def widen(self, other: Cost) -> Cost:
         """With intervals that also hold the other's."""
-        return Cost(
+        return dataclasses.replace(
+            self,
             lost_ns=_widen(self.lost_ns, other.lost_ns), lost_ratio=_widen(self.lost_ratio, other.lost_ratio),
             alone_ns=_widen(self.alone_ns, other.alone_ns), alone_ratio=_widen(self.alone_ratio, other.alone_ratio),
         )  # fmt: skip
@@ -82,7 +90,8 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     own_ns = cycles.work_ns.sum(axis=2)
     return CauseCosts(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), together_ratio=_cost_all(cycles, as_is_ns, counterfactuals),
+        step_ns=float(as_is_ns.mean()),
+        together_ratio=_cost_all(cycles, as_is_ns, [item for item, _ in kept], joint_ns),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
     )  # fmt: skip
 
@@ -129,13 +138,25 @@ def _allow_for_early_transfers(
     return listed
 
 
-def _cost_all(cycles: SyncCycles, as_is_ns: FloatArray, counterfactuals: Sequence[Counterfactual]) -> Estimate:
+def _cost_all(
+    cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause], joint_ns: Sequence[float]
+) -> Estimate:
     """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
-    whole_ns = float(as_is_ns.mean())
-    _, found = estimate(as_is_ns - replay_without(cycles, counterfactuals), whole_ns)
+    whole_ns, counterfactuals = float(as_is_ns.mean()), [item.counterfactual for item in candidates]
+    error_ns = np.zeros(len(as_is_ns))
+    for item, part_ns in zip(candidates, joint_ns, strict=False):
+        if item.excess_ns is not None and item.acts.any():
+            error_ns[item.acts] += spread_error(item.excess_ns[item.acts], part_ns / float(item.acts.mean()))
+    sets = np.zeros(len(as_is_ns), dtype=np.int64)  # by which causes act
+    for index, item in enumerate(candidates):
+        sets += item.acts * 2**index
+
+    def cost(saved_ns: FloatArray) -> Estimate:
+        return estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)[1]
+
+    found = cost(as_is_ns - replay_without(cycles, counterfactuals))
     for supposed in _list_supposed(cycles):
-        saved_ns = replay_without(supposed, ()) - replay_without(supposed, counterfactuals)
-        found = _widen(found, estimate(saved_ns, whole_ns)[1])
+        found = _widen(found, cost(replay_without(supposed, ()) - replay_without(supposed, counterfactuals)))
     return found
 
 
@@ -154,18 +175,23 @@ def _make_cost(item: CandidateCause | None, as_is_ns: FloatArray, first_ns: Floa
     whole_ns = float(as_is_ns.mean())
     lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
     alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
-    return Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio)
+    time_ratio = 1.0 if item is None or not item.is_stretch else float(as_is_ns[item.acts].sum() / as_is_ns.sum())
+    return Cost(
+        lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio, time_ratio=time_ratio
+    )  # fmt: skip
 
 
 def _estimate(item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
     """Mean over all cycles; the interval is from those in which the cause acts."""
     saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
-    if item is None or item.acts.all():
-        return estimate(saved_ns, whole_ns, None if item is None else item.excess_ns)
-    share = float(item.acts.mean())
+    if item is None or not item.acts.any():
+        return estimate(saved_ns, whole_ns)
+    share, acting_ns = float(item.acts.mean()), saved_ns[item.acts]
     excess_ns = None if item.excess_ns is None else item.excess_ns[item.acts]
-    acting_ns = saved_ns[item.acts] if item.acts.any() else saved_ns
-    _, ratio = estimate(acting_ns, whole_ns, excess_ns, most_ns=whole_ns / max(share, 1 / len(saved_ns)))
+    _, ratio = estimate(
+        acting_ns, whole_ns, error_ns=None if excess_ns is None else spread_error(excess_ns, float(acting_ns.mean())),
+        least_ns=float(acting_ns.min()) if item.is_irregular else None, most_ns=whole_ns / share,
+    )  # fmt: skip
     value = float(saved_ns.mean()) / whole_ns
     low, high = min(ratio.low * share, value), max(ratio.high * share, value)
     found = Estimate(value=value, low=low, high=high)
