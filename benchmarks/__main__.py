@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.after_delay import add_after_delay, run_after_delay
 from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
@@ -22,6 +23,7 @@ from distprof.cli.parser import Parser, run_safely
 RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
+    "after-delay": run_after_delay,
     "device": run_device,
     "cost": run_cost,
     "report": run_report,
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
     subjects = parser.add_subparsers(dest="subject", required=True)
     add_simulated(subjects)
     add_live(subjects)
+    add_after_delay(subjects)
     add_device(subjects)
     add_cost(subjects)
     add_traces(subjects)

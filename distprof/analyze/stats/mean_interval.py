@@ -29,6 +29,9 @@ NUM_DRAWS = 400
 SEED = 20_240_229
 """Fixed: the same facts give the same interval."""
 FREQUENCY_FACTOR = 0.4
+MIN_DEGREES_OF_FREEDOM = 2.0
+"""Satterthwaite's approximation is too low below: of 50 steps of an autoregression of 0.9, the interval of 2 holds the
+truth in 95 %, that of 1 is twice as wide."""
 MIN_FREQUENCIES = 4
 """``FREQUENCY_FACTOR * num_steps ** (2/3)`` frequencies, which Lazarus and others recommend, and no fewer than this."""
 
@@ -67,7 +70,7 @@ def measure_mean_error(values: FloatArray) -> MeanError:
     finite = ar1_variance_inflation(phi, number) / correlation_time(phi)
     variance = float(slow @ slow) / count / (1 - phi) ** 2 * finite / number
     unsure = 2 / count + 4 * (1 + phi) / (number * (1 - phi))
-    return MeanError(variance=variance, degrees_of_freedom=max(1.0, 2 / unsure))
+    return MeanError(variance=variance, degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, 2 / unsure))
 
 
 def _transform(values: FloatArray, count: int) -> FloatArray:
@@ -160,6 +163,13 @@ def estimate(
     high = max(min(high, whole_ns if most_ns is None else most_ns), value)
     share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
     return Estimate(value=value, low=low, high=high), share
+
+
+def measure_skew(values: FloatArray) -> float:
+    """By how much the mean exceeds the midmean, at least 0: both without the farthest tenth at either end, which are
+    events of their own."""
+    ranked, cut = np.sort(values), len(values) // 10
+    return max(float(ranked[cut : len(ranked) - cut].mean() - midmean(values)), 0.0)
 
 
 def spread_error(excess_ns: FloatArray, saved_ns: float) -> FloatArray:
