@@ -20,7 +20,6 @@ from distprof.facts.run import FloatArray
 MANNERS = ("none", "burns", "sleeps")
 CHECK_EVERY = 50
 """Steps after which the ranks ask whether the time is up."""
-COLUMNS = ("manner", "own_ns", "transfer_ns")
 MS = 1e6
 DESCRIPTION = """\
 Ranks on this machine compute and all-reduce (gloo). In every step, drawn by chance, the last rank is not delayed,
@@ -59,7 +58,7 @@ def run_after_delay(options: argparse.Namespace) -> int:
     found = dict(told.get(timeout=options.seconds + 60) for _ in ranks)
     for process in ranks:
         process.join()
-    print(_tabulate(np.array([found[rank] for rank in range(options.ranks)])))
+    print(tabulate_delays(np.array([found[rank] for rank in range(options.ranks)])))
     return EXIT_OK
 
 
@@ -99,8 +98,12 @@ def _delay(manner: str, delay_ms: float) -> None:
         pass
 
 
-def _tabulate(rows: FloatArray) -> str:
-    """Markdown, from ``[num_ranks, num_steps, len(COLUMNS)]``."""
+def tabulate_delays(rows: FloatArray) -> str:
+    """The table, in Markdown.
+
+    Args:
+        rows: Index into `MANNERS`, own time and time in the all-reduce, ns, ``[num_ranks, num_steps, 3]``.
+    """
     manner, own_ns, transfer_ns = rows[0, :, 0], rows[:, :, 1], rows[:, :, 2].min(axis=0)
     lines = ["| the last rank | steps | costs | its excess | transfers differ by |", "| --- |" + " ---: |" * 4]
     for index, name in enumerate(MANNERS[1:], start=1):

@@ -199,8 +199,8 @@ def _holds(job: SimulatedJob, seed: int, cause: TrueCause, said: tuple[Said, ...
     """Whether the stated interval of its cost holds what it costs on average.
 
     That average is taken from other jobs, which differ from it as much as this one: the interval of a difference from
-    their mean is wider by a factor of sqrt(1 + 1 / n). Of what strikes some steps, drawn at random, the interval is of
-    these steps' cost, and so is the truth.
+    their mean is wider by a factor of sqrt(1 + 1 / n). Of what strikes some steps only, the interval is of these
+    steps' cost, and so is the truth.
     """
     item = next((item for item in said if isinstance(item, CauseReport) and cause.is_said(item)), None)
     if item is None:
@@ -218,4 +218,4 @@ def _is_irregular(job: SimulatedJob, cause: TrueCause) -> bool:
     if cause.fault is None or cause.fault.delay is None:
         return False
     delay = job.delays[cause.fault.delay]
-    return delay.count is not None or delay.share_ratio < 1
+    return delay.count is not None or delay.share_ratio < 1 or delay.every > 1
