@@ -73,7 +73,8 @@ def _run_rank(rank: int, port: int, options: dict[str, Any], told: Any) -> None:
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=options["ranks"])
     work, moved = torch.randn(192, 192), torch.ones(max(1, int(options["megabytes"] * 1e6 / 4)))
     manners = np.random.default_rng(7).integers(len(MANNERS), size=1_000_000)
-    rows, over, end_s = [], torch.zeros(1), time.monotonic() + options["seconds"]
+    rows: list[tuple[int, int, int]] = []
+    over, end_s = torch.zeros(1), time.monotonic() + options["seconds"]
     while not over.item():
         for _ in range(CHECK_EVERY):
             manner = MANNERS[manners[len(rows)]]
