@@ -26,8 +26,8 @@ FIX_ONLY, FIX_LAST = "fix only this", "fix last"
 CAUSE_HEADS = ("cause", "where", "when", "late", "critical", FIX_ONLY, FIX_LAST, "part, ms", "part")
 CAUSE_NOTE = (
     "fix only this: step time saved by fixing this cause alone; fix last: saved by fixing it after all others with a "
-    "name; then: of the steps in which it acts, in all: of the whole job; the parts, the remainder and the ideal step "
-    "add up to the step time, time between steps included"
+    "name; then: of the steps in which it acts; the parts, the remainder and the ideal step add up to the step time, "
+    "time between steps included"
 )
 NAME_LIMIT = 80
 MAX_HOSTS = 4
@@ -160,14 +160,21 @@ def is_partial(cause: CauseReport, report: Report) -> bool:
     return cause.stretch_saved_if_only_this_ratio is not None and bool(format_when(cause, report))
 
 
-def show_saved(cause: CauseReport, report: Report) -> tuple[str, str]:
-    """What fixing only this saves, and fixing it last; of what begins or ends within the run also then."""
-    only, last = show_share(cause.saved_if_only_this_ratio), show_point(cause.saved_after_others_ratio.value)
-    then, then_last = cause.stretch_saved_if_only_this_ratio, cause.stretch_saved_after_others_ratio
-    if then is None or then_last is None or not is_partial(cause, report):
-        return only, last
-    in_all = show_point(cause.saved_if_only_this_ratio.value)
-    return f"{show_share(then)} then, {in_all} in all", f"{show_point(then_last.value)} then, {last} in all"
+def _show_saved(cause: CauseReport, report: Report) -> tuple[str, str]:
+    """What fixing only this saves, and fixing it last; of what begins or ends within the run, then: its part of the
+    whole job stands beside."""
+    only, last = cause.stretch_saved_if_only_this_ratio, cause.stretch_saved_after_others_ratio
+    if only is None or last is None or not is_partial(cause, report):
+        return show_share(cause.saved_if_only_this_ratio), show_point(cause.saved_after_others_ratio.value)
+    return f"{show_share(only)} then", f"{show_point(last.value)} then"
+
+
+def show_saved_beside(cause: CauseReport, report: Report) -> str:
+    """What fixing only this saves, where nothing says what part of the whole job that is."""
+    then = cause.stretch_saved_if_only_this_ratio
+    if then is None or not is_partial(cause, report):
+        return _show_saved(cause, report)[0]
+    return f"{show_point(then.value)} then, {show_point(cause.saved_if_only_this_ratio.value)} in all"
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
@@ -177,7 +184,7 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
     return [
         what, _show_where(cause), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
-        *show_saved(cause, report), *_show_part(cause.joint_ns, causes),
+        *_show_saved(cause, report), *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
 

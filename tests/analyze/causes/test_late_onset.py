@@ -45,9 +45,9 @@ def test_the_sentence_and_the_tables_say_both_shares() -> None:
     text = describe_verdict(report)
     assert text.startswith("critical: rank 2 is 59.9 ms late") and "in every step since step 100: its compute" in text
     assert "makes these steps 3" in text and ", and the whole job " in text
-    row = next(row for row in list_causes(report) if row[0] == "slow rank")
-    assert " then, " in row[5] and row[5].endswith(" % in all") and row[4] == "yes"
     assert report.verdict.stretch_lost_ratio is not None and report.verdict.lost_ratio is not None
+    row = next(row for row in list_causes(report) if row[0] == "slow rank")
+    assert row[4] == "yes" and row[5].endswith(" then") and row[8] == f"{100 * report.verdict.lost_ratio.value:.1f} %"
     summary = make_summary(report)
     assert summary["summary/verdict_stretch_lost_ratio"] == report.verdict.stretch_lost_ratio.value
     assert summary["summary/verdict_lost_ratio"] == report.verdict.lost_ratio.value
