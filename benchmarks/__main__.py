@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.after_delay import add_after_delay, run_after_delay
 from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
@@ -24,6 +25,7 @@ RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
     "links": run_links,
+    "after-delay": run_after_delay,
     "device": run_device,
     "cost": run_cost,
     "report": run_report,
@@ -46,6 +48,7 @@ def main(arguments: list[str]) -> int:
     add_simulated(subjects)
     add_live(subjects)
     add_links(subjects)
+    add_after_delay(subjects)
     add_device(subjects)
     add_cost(subjects)
     add_traces(subjects)

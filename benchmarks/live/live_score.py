@@ -26,6 +26,8 @@ class Named:
     lost_ns: float | None
     """What it costs a step, as stated. None: the report does not say."""
     critical: bool
+    interval: Estimate | None = None
+    """Of that cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,14 @@ class LiveOutcome:
         return abs(self.named[0].lost_ns - self.cost.value) / self.cost.value
 
 
+def holds_truth(outcome: LiveOutcome) -> bool | None:
+    """Whether the interval of the stated cost holds the measured one. None: as of ``error_ratio``."""
+    stated = outcome.named[0].interval if outcome.named else None
+    if outcome.error_ratio is None or stated is None or outcome.cost is None:
+        return None
+    return stated.low <= outcome.cost.value <= stated.high
+
+
 def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     """Scores one report."""
     job = truth.job
@@ -82,20 +92,22 @@ def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     )
 
 
-def _read_cost(item: CauseReport | Verdict) -> float | None:
-    cost = item.lost_ns if isinstance(item, Verdict) else item.saved_if_only_this_ns
-    return None if cost is None else cost.value
+def _read_cost(item: CauseReport | Verdict) -> Estimate | None:
+    return item.lost_ns if isinstance(item, Verdict) else item.saved_if_only_this_ns
 
 
 def list_named(report: Report) -> tuple[Named, ...]:
     """Everything that the report names: its list of causes or, without one, its verdict."""
     found: Sequence[CauseReport | Verdict] = (report.verdict,) if report.causes is None else report.causes.causes
+    named = [
+        item for item in found if item.kind in NAMES or (item.kind is VerdictKind.STALLS and item.rank is not None)
+    ]
     return tuple(
         Named(
             answer=Answer(kind=item.kind, rank=item.rank, phase=item.phase),
-            lost_ns=_read_cost(item), critical=item.critical,
+            lost_ns=None if cost is None else cost.value, critical=item.critical, interval=cost,
         )
-        for item in found if item.kind in NAMES or (item.kind is VerdictKind.STALLS and item.rank is not None)
+        for item, cost in ((item, _read_cost(item)) for item in named)
     )  # fmt: skip
 
 

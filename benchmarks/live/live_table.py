@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from benchmarks.live.live_job import LiveJob
-from benchmarks.live.live_score import LiveOutcome, Named
+from benchmarks.live.live_score import LiveOutcome, Named, holds_truth
 from distprof.render.units import NOT_MEASURED, format_time
 
 _HEADS = (
     "loop", "delay, of the step", "jobs", "rank and phase are right", "rank is right", "something is named", "critical",
-    "cost known", "error of the cost",
+    "cost known", "error of the cost", "interval holds",
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def _write_row(loop: str, kind: str, outcomes: Sequence[LiveOutcome]) -> str:
         _share(any(item.critical for item in outcome.named) for outcome in shown),
         str(len(errors)) if delayed else "",
         (_show(statistics.median(errors)) if errors else NOT_MEASURED) if delayed else "",
+        _share(held for held in map(holds_truth, shown) if held is not None) if delayed else "",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

@@ -46,6 +46,11 @@ def estimate_cost(halves: Sequence[Half], *, acting_ratio: float = 1.0) -> Estim
     return Estimate(value=middle * acting_ratio, low=low, high=high)
 
 
+def trim_mean(values: FloatArray) -> float:
+    """The mean without the farthest tenth at either end."""
+    return _trim(np.sort(values))[0]
+
+
 def is_known(cost: Estimate) -> bool:
     """Whether the interval is narrow enough to compare a stated cost with."""
     return cost.value > 0 and cost.high - cost.low <= KNOWN_RATIO * cost.value

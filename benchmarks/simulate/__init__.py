@@ -5,7 +5,7 @@ Apart from them, `benchmarks.simulate.device` is a made-up device that a recorde
 
 from benchmarks.simulate.draw import Fault
 from benchmarks.simulate.job import Between, Clocks, Delay, SimulatedBucket, SimulatedJob, Stop
-from benchmarks.simulate.truth import FaultCost, Simulated, Truth, simulate
+from benchmarks.simulate.truth import FaultCost, Simulated, Truth, draw_truth, simulate
 
 __all__ = [
     "Between",
@@ -18,5 +18,6 @@ __all__ = [
     "SimulatedJob",
     "Stop",
     "Truth",
+    "draw_truth",
     "simulate",
 ]

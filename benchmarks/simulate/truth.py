@@ -79,6 +79,12 @@ def simulate(job: SimulatedJob, *, seed: int, truth: bool = True, faults: bool =
     return Simulated(run=write_run(job, program, tokens, schedule, draws), truth=told)
 
 
+def draw_truth(job: SimulatedJob, *, seed: int) -> Truth:
+    """What would happen in a job with other random numbers, and what its faults would cost; without a run."""
+    more = np.random.default_rng([seed, 1])
+    return _play(job, write_program(job), np.random.default_rng(seed), more, truth=False, faults=True)[0]
+
+
 def _play(
     job: SimulatedJob,
     program: Program,

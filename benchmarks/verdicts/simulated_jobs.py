@@ -34,6 +34,8 @@ hosts, and a rank's transfer starts when its neighbours have arrived.
   right           of jobs whose largest cause costs 2 % of the step or more: it is what the verdict names, with the
                   phase, host or link
   all listed      of the same jobs: everything that costs 2 % or more is in the report's list of causes
+  interval holds  of these, where it is listed: the interval of the largest cause's cost holds what it costs on average,
+                  or in this job where it strikes some steps only
   cost off by     median error of the largest cause's cost, by the simple rules and by the others
 """
 

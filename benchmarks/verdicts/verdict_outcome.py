@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarks.simulate import Fault, Simulated, SimulatedJob, simulate
+import numpy as np
+
+from benchmarks.simulate import Fault, Simulated, SimulatedJob, Truth, draw_truth, simulate
 from benchmarks.verdicts.verdict_rows import Row
 from distprof.analyze import analyze
 from distprof.report.report import Report
@@ -17,6 +21,8 @@ NOTHING_RATIO = 0.005
 """Of the step: a hidden delay that costs less is nobody's fault."""
 ALIKE_RATIO = 0.9
 """If another cause costs this share of the largest, naming it first is right too."""
+NUM_OTHERS = 2
+"""Jobs with other random numbers that say what a cause costs on average."""
 NOBODY = (VerdictKind.NONE, VerdictKind.JITTER, VerdictKind.COMMUNICATION)
 
 Said = Verdict | CauseReport
@@ -35,6 +41,7 @@ class TrueCause:
     """Once only this is gone."""
     alone_ns: float
     """Once only this is left."""
+    fault: Fault | None = None
 
     def is_said(self, said: Said) -> bool:
         """Whether a verdict, or an entry of the list, is about this cause."""
@@ -72,6 +79,8 @@ class Outcome:
     """All causes that cost enough are listed."""
     error_ratio: float | None
     """Of the largest cause's cost, over the true one. None: not found."""
+    holds: bool | None
+    """The interval of that cost holds the true one. None: not found."""
     told: str
     """What is true, and what is said, in short."""
 
@@ -106,6 +115,7 @@ def judge(row: Row, seed: int, job: SimulatedJob, made: Simulated, report: Repor
         right=named and any(cause.is_said(verdict) for cause in first),
         listed=all(any(cause.is_said(item) for item in said) for cause in large),
         error_ratio=_find_error(large[0], said) if large else None,
+        holds=_holds(job, seed, large[0], said) if large else None,
         told=f"true: {_join(_say_true(cause, step_ns) for cause in causes)}; verdict: {say_short(verdict)}; listed: "
         f"{_join(say_short(item) for item in said)}",
     )  # fmt: skip
@@ -142,14 +152,18 @@ def list_said(report: Report) -> tuple[Said, ...]:
 
 def list_true(job: SimulatedJob, made: Simulated) -> list[TrueCause]:
     """The true causes, the largest first."""
+    return _list_true(job, made.truth)
+
+
+def _list_true(job: SimulatedJob, truth: Truth) -> list[TrueCause]:
     found = []
-    for cost in made.truth.costs:
+    for cost in truth.costs:
         means = {"lost_ns": float(cost.lost_ns[1:].mean()), "alone_ns": float(cost.alone_ns[1:].mean())}
-        found.append(_describe(job, cost.fault, means))
+        found.append(_describe(job, cost.fault, {**means, "fault": cost.fault}))
     return sorted(found, key=lambda cause: -cause.alone_ns)
 
 
-def _describe(job: SimulatedJob, fault: Fault, means: dict[str, float]) -> TrueCause:
+def _describe(job: SimulatedJob, fault: Fault, means: dict[str, Any]) -> TrueCause:
     if fault.data:
         return TrueCause(kind="data", rank=None, phase=None, host=None, **means)
     if fault.slow_host is not None:
@@ -179,3 +193,29 @@ def _find_error(cause: TrueCause, said: tuple[Said, ...]) -> float | None:
             if item.lost_ns is not None and cause.lost_ns > 0:
                 return abs(item.lost_ns.value - cause.lost_ns) / cause.lost_ns
     return None
+
+
+def _holds(job: SimulatedJob, seed: int, cause: TrueCause, said: tuple[Said, ...]) -> bool | None:
+    """Whether the stated interval of its cost holds what it costs on average.
+
+    That average is taken from other jobs, which differ from it as much as this one: the interval of a difference from
+    their mean is wider by a factor of sqrt(1 + 1 / n). Of what strikes some steps only, the interval is of these
+    steps' cost, and so is the truth.
+    """
+    item = next((item for item in said if isinstance(item, CauseReport) and cause.is_said(item)), None)
+    if item is None:
+        return None
+    cost, wider, true_ns = item.saved_after_others_ns, 1.0, cause.alone_ns
+    if not _is_irregular(job, cause):
+        seeds = (2**32 + NUM_OTHERS * seed + index for index in range(NUM_OTHERS))
+        others = (_list_true(job, draw_truth(job, seed=number)) for number in seeds)
+        true_ns = float(np.mean([other.alone_ns for costs in others for other in costs if other.fault == cause.fault]))
+        wider = math.sqrt(1 + 1 / NUM_OTHERS)
+    return cost.value - wider * (cost.value - cost.low) <= true_ns <= cost.value + wider * (cost.high - cost.value)
+
+
+def _is_irregular(job: SimulatedJob, cause: TrueCause) -> bool:
+    if cause.fault is None or cause.fault.delay is None:
+        return False
+    delay = job.delays[cause.fault.delay]
+    return delay.count is not None or delay.share_ratio < 1 or delay.every > 1

@@ -18,7 +18,13 @@ MS = 1_000_000
 def tabulate_scores(scores: Sequence[Score], steps: Sequence[int]) -> str:
     """The tables as Markdown, one per group of rows."""
     groups = dict.fromkeys(score.row.group for score in scores)
-    return "\n\n".join(_tabulate_group(group, scores, steps) for group in groups)
+    return "\n\n".join([*(_tabulate_group(group, scores, steps) for group in groups), *_sum_up(scores)])
+
+
+def _sum_up(scores: Sequence[Score]) -> list[str]:
+    """How often intervals hold the true cost, of all jobs together."""
+    holds = [item.holds for score in scores for item in score.outcomes if item.holds is not None]
+    return [f"Intervals of {len(holds):,} costs hold {_show(float(np.mean(holds)))} of the true ones."] if holds else []
 
 
 def _tabulate_group(group: str, scores: Sequence[Score], steps: Sequence[int]) -> str:
@@ -29,7 +35,8 @@ def _tabulate_group(group: str, scores: Sequence[Score], steps: Sequence[int]) -
 def _head(steps: Sequence[int]) -> list[str]:
     names = [
         "jobs of", "jobs", "delay", "true cost", *(f"falsely named, {count} steps" for count in steps),
-        *(f"right, {count} steps" for count in steps), "all listed", "cost off by", "cost off by, other rules",
+        *(f"right, {count} steps" for count in steps), "all listed", "interval holds", "cost off by",
+        "cost off by, other rules",
     ]  # fmt: skip
     return ["| " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) - 1)]
 
@@ -42,7 +49,8 @@ def _tabulate(score: Score, steps: Sequence[int]) -> str:
         score.row.name, str(len(score.outcomes)), _show_range(delays),
         _show(float(np.median([item.cost_ratio for item in blamed])) if blamed else None),
         *(_show(part.false_ratio) for part in parts), *(_show(part.right_ratio) for part in parts),
-        _show(score.listed_ratio), _show(score.find_error("simple")), _show(score.find_error("shared")),
+        _show(score.listed_ratio), _show(score.holds_ratio), _show(score.find_error("simple")),
+        _show(score.find_error("shared")),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

@@ -42,6 +42,11 @@ class Score:
         """Share of those in which all causes that cost 2 % or more are listed."""
         return _mean([item.listed for item in self.outcomes if item.large])
 
+    @property
+    def holds_ratio(self) -> float | None:
+        """Share of the jobs whose largest cause is listed in which the interval of its cost holds the true one."""
+        return _mean([item.holds for item in self.outcomes if item.holds is not None])
+
     def find_error(self, rules: str) -> float | None:
         """Median error of the cost of the largest cause, where it is listed, of the jobs played by these rules."""
         errors = [item.error_ratio for item in self.outcomes if item.error_ratio is not None and item.rules == rules]

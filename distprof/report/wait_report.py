@@ -11,7 +11,7 @@ import enum
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A number with its 95 % interval, by block bootstrap over steps."""
+    """A number with its 95 % interval over steps that are like their neighbours."""
 
     value: float
     """The number itself, in the unit that the field names."""
@@ -109,7 +109,7 @@ class Verdict:
     slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
-    evaluation that only this rank makes."""
+    evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""
     confirmed: bool | None
     """Whether the other ranks' waits confirm it: they wait while the rank or host that is named waits least. None:
     none is named, or ranks are missing."""
@@ -136,8 +136,12 @@ class Verdict:
     which may hold the others up as well."""
     lost_ratio: Estimate | None
     """``lost_ns`` over the mean step."""
+    stretch_lost_ratio: Estimate | None = None
+    """Of what begins or ends within the run: how much shorter the steps would be in which it acts, as a share of them.
+    None: it acts in the whole run, or now and then, or ``lost_ratio`` is not known."""
     waited_ns: float | None
-    """How long the other ranks wait for it, summed over ranks, per step."""
+    """How long the other ranks wait for it, summed over ranks, per step; of what begins or ends within the run, per
+    step in which it acts."""
     held_ratio: float | None
     """Share of the steps that the rank held up."""
     clock: str
@@ -191,12 +195,17 @@ class CauseReport:
     is not."""
     saved_after_others_ratio: Estimate
     """``saved_after_others_ns`` over the mean step."""
+    stretch_saved_if_only_this_ratio: Estimate | None = None
+    """Of what begins or ends within the run: what fixing this cause alone saves in the steps in which it acts, as a
+    share of them. None: it acts in the whole run, or now and then."""
+    stretch_saved_after_others_ratio: Estimate | None = None
+    """The same once all other causes with a name are fixed."""
     joint_ns: float
     """Its part of what removing all causes saves: the parts and ``Causes.remainder_ns`` add up to what an ideal step
     would save."""
     critical: bool
-    """The lower end of ``saved_after_others_ratio`` is a tenth or more, the other ranks' waits confirm it, and it is no
-    evaluation that only this rank makes."""
+    """The lower end of ``saved_after_others_ratio``, or of ``stretch_saved_after_others_ratio`` if there is one, is a
+    tenth or more, the other ranks' waits confirm it, and it is no evaluation that only this rank makes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

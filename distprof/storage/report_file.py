@@ -15,6 +15,9 @@ CAUSE_NAMES = {
     "alone_ns": "saved_after_others_ns", "alone_ratio": "saved_after_others_ratio",
 }  # fmt: skip
 """What schema 2 calls the fields of a cause, by their names in schema 1."""
+VERDICT_STRETCHES = ("stretch_lost_ratio",)
+CAUSE_STRETCHES = ("stretch_saved_if_only_this_ratio", "stretch_saved_after_others_ratio")
+"""Fields that schema 2 has gained."""
 MAX_BYTES = 1 << 30
 
 
@@ -30,7 +33,18 @@ def read_report_file(path: Path) -> dict[str, Any]:
         values["schema"] = SCHEMA
     if values["schema"] != SCHEMA:
         raise DataError(f"{path}: written as {values['schema']!r}, but this distprof reads up to {SCHEMA}")
+    _add_stretches(values)
     return values
+
+
+def _add_stretches(values: dict[str, Any]) -> None:
+    """The first reports of schema 2 say nothing about the steps in which a cause acts."""
+    causes = values.get("causes")
+    listed = causes.get("causes") if isinstance(causes, dict) else None
+    parts = [(cause, CAUSE_STRETCHES) for cause in (listed if isinstance(listed, list) else ())]
+    for part, names in ((values.get("verdict"), VERDICT_STRETCHES), *parts):
+        if isinstance(part, dict):
+            part.update({name: part.get(name) for name in names})
 
 
 def _rename_costs(values: dict[str, Any]) -> None:

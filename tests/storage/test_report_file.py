@@ -37,6 +37,18 @@ def test_a_report_of_schema_1_reads_as_one_of_schema_2(tmp_path: Path) -> None:
     assert now["causes"]["causes"][0]["saved_if_only_this_ratio"]["value"] == 0.12
 
 
+def test_a_report_that_knows_no_stretches_has_none(tmp_path: Path) -> None:
+    """As those before schema 2 gained them."""
+    path = write(tmp_path / "report.json")
+    now = read_report_file(path)
+    old = json.loads(path.read_text())
+    assert old["verdict"].pop("stretch_lost_ratio") is None
+    for name in ("stretch_saved_if_only_this_ratio", "stretch_saved_after_others_ratio"):
+        del old["causes"]["causes"][0][name]
+    path.write_text(json.dumps(old))
+    assert read_report_file(path) == now
+
+
 def test_a_damaged_list_of_causes_of_schema_1_is_left_as_it_is(tmp_path: Path) -> None:
     for causes in (None, 3, {"causes": None}, {"causes": [None]}):
         path = write(tmp_path / "report.json", schema="distprof.report/1", causes=causes)

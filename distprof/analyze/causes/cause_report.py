@@ -108,6 +108,8 @@ def _report_named(
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
         explained_ratio=_measure_explained(cycles, item, cost),
+        stretch_saved_if_only_this_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
+        stretch_saved_after_others_ratio=cost.in_stretch(cost.alone_ratio) if item.is_stretch else None,
         critical=item.has_name and is_critical(cycles, item, cost),
     )  # fmt: skip
 
@@ -195,11 +197,13 @@ def _share_waits(phase_ns: FloatArray) -> FloatArray:
 
 
 def is_critical(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> bool:
-    """Whether something is wrong: the cause certainly costs much, the others' waits do not contradict it, and it is no
-    evaluation that the training loop leaves to this rank alone, which is work like other work."""
+    """Whether something is wrong: the cause certainly costs much of the steps in which it acts, the others' waits do
+    not contradict it, and it is no evaluation that the training loop leaves to this rank alone, which is work like
+    other work."""
     alone = item.part is Stretch.EVALUATION and len(item.rows) == 1
     planned = alone and is_only_its_own(cycles.phase_ns, int(item.rows[0]), item.part)
-    return cost.alone_ratio.low >= CRITICAL_RATIO and not planned and is_confirmed(cycles, item) is not False
+    costly = cost.in_stretch(cost.alone_ratio).low >= CRITICAL_RATIO
+    return costly and not planned and is_confirmed(cycles, item) is not False
 
 
 def _measure_explained(cycles: SyncCycles, item: CandidateCause, cost: Cost) -> float | None:

@@ -118,7 +118,8 @@ def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) ->
     if found.kind in _ABOUT_RANKS:
         reason = "ranks are missing: the slowest may be one of them"
         return dataclasses.replace(
-            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, waited_ns=None, reason=reason
+            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, stretch_lost_ratio=None,
+            waited_ns=None, reason=reason,
         )  # fmt: skip
     missing = measured_steps.num_missing
     who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
@@ -138,8 +139,10 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
         phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
         hosts=item.hosts, late_ns=measure_late(cycles, item),
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
-        waited_ns=cost.lost_ns.value * others, held_ratio=held if one else None, clock=cycles.clock.value,
-        steps_used=len(cycles.steps) * cycles.span, reason=item.reason or _explain(confirmed),
+        stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
+        waited_ns=cost.lost_ns.value * others / (float(item.acts.mean()) if item.is_stretch else 1.0),
+        held_ratio=held if one else None, clock=cycles.clock.value, steps_used=len(cycles.steps) * cycles.span,
+        reason=item.reason or _explain(confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip
 

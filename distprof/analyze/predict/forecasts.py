@@ -9,8 +9,8 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.predict.micro_steps import keep_gathered, locate_buckets, repeat_computing, repeat_gathering
 from distprof.analyze.replay.replay import replay
+from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import estimate
 from distprof.facts.run import CollectiveKind, FloatArray
 from distprof.report.wait_report import ChangedSetting, Estimate, Forecast
 

@@ -10,8 +10,9 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import CauseCosts
 from distprof.analyze.replay.replay import replay
+from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import estimate, fast_median
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import OWN_PARTS, FloatArray, Phase
 from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 

@@ -14,6 +14,8 @@ from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
+LASTING = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK)
+"""What may begin or end within the run."""
 MIN_COST_RATIO = 0.005
 """Share of the step that a cause must take, and cost, to be listed."""
 
@@ -61,6 +63,14 @@ class CandidateCause:
     def is_irregular(self) -> bool:
         """Whether it acts in some cycles and not in those between them."""
         return self.kind is VerdictKind.STALLS or self.pattern is Pattern.INTERMITTENT
+
+    @property
+    def is_stretch(self) -> bool:
+        """Whether it acts in every cycle from one to another, and in none before or after."""
+        at = np.flatnonzero(self.acts)
+        if self.kind not in LASTING or self.is_irregular or not 0 < len(at) < len(self.acts):
+            return False
+        return int(at[-1] - at[0]) == len(at) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

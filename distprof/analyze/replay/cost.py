@@ -18,11 +18,17 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
-from distprof.analyze.stats.statistics import estimate
-from distprof.facts.run import FloatArray
-from distprof.report.wait_report import Estimate
+from distprof.analyze.stats.mean_interval import estimate, measure_skew, spread_error
+from distprof.analyze.stats.significance import binomial_tail
+from distprof.analyze.stats.statistics import FEW, midmean
+from distprof.facts.run import Clock, FloatArray
+from distprof.report.wait_report import Estimate, VerdictKind
 
 MAX_LISTED = 8
+SIGN_LEVEL = 0.025
+"""Of the sign test that a cause costs something."""
+RANKS_LATE = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
+QUARTILES = (0.25, 0.75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +39,27 @@ class Cost:
     lost_ratio: Estimate
     alone_ns: Estimate
     alone_ratio: Estimate
+    time_ratio: float = 1.0
+    """Share of all cycles' time that those take in which the cause acts, if they are a stretch of the run; else 1."""
+    is_sure: bool = False
+    """It costs more cycles time than it spares, first or last, by more than chance. An interval may reach 0 all the
+    same: it is of how much, for steps that drift, and holds the error of the excess, which was tested before."""
 
     @property
     def is_listed(self) -> bool:
         """Whether it is beyond doubt and worth mentioning, first or last."""
-        return any(part.value >= MIN_COST_RATIO and part.low > 0 for part in (self.lost_ratio, self.alone_ratio))
+        parts = (self.lost_ratio, self.alone_ratio)
+        return any(part.value >= MIN_COST_RATIO and (part.low > 0 or self.is_sure) for part in parts)
+
+    def in_stretch(self, ratio: Estimate) -> Estimate:
+        """A share of the mean step as a share of the steps in which the cause acts."""
+        value, low, high = (min(part / self.time_ratio, 1.0) for part in (ratio.value, ratio.low, ratio.high))
+        return Estimate(value=value, low=low, high=high)
 
     def widen(self, other: Cost) -> Cost:
         """With intervals that also hold the other's."""
-        return Cost(
+        return dataclasses.replace(
+            self,
             lost_ns=_widen(self.lost_ns, other.lost_ns), lost_ratio=_widen(self.lost_ratio, other.lost_ratio),
             alone_ns=_widen(self.alone_ns, other.alone_ns), alone_ratio=_widen(self.alone_ratio, other.alone_ratio),
         )  # fmt: skip
@@ -70,13 +88,15 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     """Replays the cycles without each candidate, and drops those that cost nothing worth mentioning."""
     as_is_ns = replay_without(cycles, ())
     listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
+    listed = _allow_for_other_transfers(cycles, as_is_ns, listed)
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     counterfactuals = [item.counterfactual for item, _ in kept]
     joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
     own_ns = cycles.work_ns.sum(axis=2)
     return CauseCosts(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
-        step_ns=float(as_is_ns.mean()), together_ratio=_cost_all(cycles, as_is_ns, counterfactuals),
+        step_ns=float(as_is_ns.mean()),
+        together_ratio=_cost_all(cycles, as_is_ns, [item for item, _ in kept], joint_ns),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
     )  # fmt: skip
 
@@ -95,12 +115,19 @@ def _drop_small(
     return []
 
 
-def _cost(cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause], item: CandidateCause) -> Cost:
-    """What one of several candidates costs, first and last."""
-    first_ns = last_ns = as_is_ns - replay_without(cycles, [item.counterfactual])
+def _cost(
+    cycles: SyncCycles,
+    as_is_ns: FloatArray,
+    candidates: Sequence[CandidateCause],
+    item: CandidateCause,
+    *besides: Counterfactual,
+) -> Cost:
+    """What one of several candidates costs, first and last, if something else goes with it."""
+    gone = [item.counterfactual, *besides]
+    first_ns = last_ns = as_is_ns - replay_without(cycles, gone)
     others = [other.counterfactual for other in candidates if other is not item and other.has_name]
     if others:
-        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, item.counterfactual])
+        last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, *gone])
     return _make_cost(item, as_is_ns, first_ns, last_ns)
 
 
@@ -115,13 +142,53 @@ def _allow_for_early_transfers(
     return listed
 
 
-def _cost_all(cycles: SyncCycles, as_is_ns: FloatArray, counterfactuals: Sequence[Counterfactual]) -> Estimate:
+def _allow_for_other_transfers(
+    cycles: SyncCycles, as_is_ns: FloatArray, listed: list[tuple[CandidateCause, Cost]]
+) -> list[tuple[CandidateCause, Cost]]:
+    """Intervals that also hold what late ranks cost if transfers without them were like the quicker or the slower of
+    those recorded. A rank that computes for longer than its share of a core is scheduled later to transfer, one that
+    sleeps at once, and ranks that wait for longer take longer to wake up: what no recorded step tells."""
+    candidates, found = [item for item, _ in listed], []
+    for item, cost in listed:
+        for change in _list_other_transfers(cycles, item) if item.kind in RANKS_LATE else ():
+            cost = cost.widen(_cost(cycles, as_is_ns, candidates, item, change))
+        found.append((item, cost))
+    return found
+
+
+def _list_other_transfers(cycles: SyncCycles, *candidates: CandidateCause) -> list[Counterfactual]:
+    """That transfers are as in the quicker or the slower half of the cycles in which some causes act, by their
+    quartiles, where ranks share a host's cores and transfers are its work; none on a device."""
+    acts = np.logical_or.reduce([item.acts for item in candidates])
+    total_ns = cycles.transfer_ns.max(axis=0).sum(axis=1)[acts]
+    if cycles.clock is not Clock.HOST or cycles.ahead is not None or len(total_ns) < FEW or not total_ns.any():
+        return []
+    ratios = 1 - np.quantile(total_ns, QUARTILES) / total_ns.mean()
+    return [Counterfactual(transfer_ns=acts[:, None] * cycles.transfer_ns * ratio) for ratio in ratios.tolist()]
+
+
+def _cost_all(
+    cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause], joint_ns: Sequence[float]
+) -> Estimate:
     """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
-    whole_ns = float(as_is_ns.mean())
-    _, found = estimate(as_is_ns - replay_without(cycles, counterfactuals), whole_ns)
+    whole_ns, counterfactuals = float(as_is_ns.mean()), [item.counterfactual for item in candidates]
+    error_ns = np.zeros(len(as_is_ns))
+    for item, part_ns in zip(candidates, joint_ns, strict=False):
+        if item.excess_ns is not None and item.acts.any():
+            error_ns[item.acts] += spread_error(item.excess_ns[item.acts], part_ns / float(item.acts.mean()))
+    sets = np.zeros(len(as_is_ns), dtype=np.int64)  # by which causes act
+    for index, item in enumerate(candidates):
+        sets += item.acts * 2**index
+
+    def cost(saved_ns: FloatArray) -> Estimate:
+        return estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)[1]
+
+    found = cost(as_is_ns - replay_without(cycles, counterfactuals))
     for supposed in _list_supposed(cycles):
-        saved_ns = replay_without(supposed, ()) - replay_without(supposed, counterfactuals)
-        found = _widen(found, estimate(saved_ns, whole_ns)[1])
+        found = _widen(found, cost(replay_without(supposed, ()) - replay_without(supposed, counterfactuals)))
+    late = [item for item in candidates if item.kind in RANKS_LATE]
+    for change in _list_other_transfers(cycles, *late) if late else ():
+        found = _widen(found, cost(as_is_ns - replay_without(cycles, [*counterfactuals, change])))
     return found
 
 
@@ -145,20 +212,33 @@ def _make_cost(item: CandidateCause | None, as_is_ns: FloatArray, first_ns: Floa
     whole_ns = float(as_is_ns.mean())
     lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
     alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
-    return Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio)
+    time_ratio = 1.0 if item is None or not item.is_stretch else float(as_is_ns[item.acts].sum() / as_is_ns.sum())
+    return Cost(
+        lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio, time_ratio=time_ratio,
+        is_sure=item is not None and any(_is_sure(saved_ns[item.acts]) for saved_ns in (first_ns, last_ns)),
+    )  # fmt: skip
+
+
+def _is_sure(saved_ns: FloatArray) -> bool:
+    """The sign test. Source: Arbuthnot (1710); Conover, Practical Nonparametric Statistics, 3.4."""
+    more, less = int((saved_ns >= 1.0).sum()), int((saved_ns <= -1.0).sum())  # less are rounding errors
+    return binomial_tail(more, more + less, 0.5) <= SIGN_LEVEL
 
 
 def _estimate(item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
     """Mean over all cycles; the interval is from those in which the cause acts."""
     saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
-    if item is None or item.acts.all():
-        return estimate(saved_ns, whole_ns, None if item is None else item.excess_ns)
-    share = float(item.acts.mean())
+    if item is None or not item.acts.any():
+        return estimate(saved_ns, whole_ns)
+    share, acting_ns = float(item.acts.mean()), saved_ns[item.acts]
     excess_ns = None if item.excess_ns is None else item.excess_ns[item.acts]
-    acting_ns = saved_ns[item.acts] if item.acts.any() else saved_ns
-    _, ratio = estimate(acting_ns, whole_ns, excess_ns, most_ns=whole_ns / max(share, 1 / len(saved_ns)))
+    _, ratio = estimate(
+        acting_ns, whole_ns, error_ns=None if excess_ns is None else spread_error(excess_ns, float(acting_ns.mean())),
+        least_ns=float(acting_ns.min()) if item.is_irregular else None, most_ns=whole_ns / share,
+    )  # fmt: skip
     value = float(saved_ns.mean()) / whole_ns
-    low, high = min(ratio.low * share, value), max(ratio.high * share, value)
+    skew = 0.0 if excess_ns is None else measure_skew(excess_ns) / max(float(midmean(excess_ns)), 1.0)
+    low, high = min(ratio.low * share, value), max(min(ratio.high * share + skew * value, 1.0), value)
     found = Estimate(value=value, low=low, high=high)
     return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
 

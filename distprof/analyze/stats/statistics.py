@@ -1,20 +1,19 @@
-"""The statistics of a report: medians of others, spreads, shares, and how sure a mean over steps is."""
+"""The statistics of a report: medians of others, spreads, shares, and how sure a median is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
 
 from distprof.facts.run import FloatArray, IntArray
-from distprof.report.wait_report import Estimate, Spread
+from distprof.report.wait_report import Spread
 
-NUM_DRAWS = 400
 LEVEL = 0.95
 FEW = 8
-"""Values; so few are not drawn but weighed."""
+"""Values; of so few nobody can tell how alike neighbours are."""
 CUT_SPREADS = 3.0
 """Values farther from the median are cut to this many robust standard deviations."""
 MEDIAN_FACTOR = 1.2533
@@ -22,7 +21,7 @@ MEDIAN_FACTOR = 1.2533
 NORMAL_DECILES = 2.563
 """From the first to the last decile of a normal distribution, in standard deviations."""
 SEED = 20_240_229
-"""Fixed: the same facts give the same interval, and are judged on the same steps."""
+"""Fixed: the same facts are judged on the same steps."""
 BLOCK = 100
 """Steps of a block, or more: the longest period that a rank is tested for fits in twice."""
 
@@ -156,18 +155,6 @@ def median_standard_error(values: FloatArray) -> FloatArray:
     return error
 
 
-def draw_blocks(num_steps: int, *, num_draws: int = NUM_DRAWS) -> IntArray:
-    """Moving-block draws of steps, ``[num_draws, num_steps]``; blocks are num_steps ** (1/3) long.
-
-    Blocks, because neighbouring steps are alike. Source: Kuensch (1989), the moving-block bootstrap for stationary
-    series.
-    """
-    long = max(1, round(num_steps ** (1 / 3)))
-    count = -(-num_steps // long)
-    starts = np.random.default_rng(SEED).integers(num_steps - long + 1, size=(num_draws, count))
-    return (starts[:, :, None] + np.arange(long)).reshape(num_draws, -1)[:, :num_steps]
-
-
 def choose_blocks(number: int, most: int, *, block: int = BLOCK) -> IntArray:
     """Positions of some of ``number`` steps, ascending: all, or blocks of neighbours where these are too many.
 
@@ -189,56 +176,6 @@ def choose_blocks(number: int, most: int, *, block: int = BLOCK) -> IntArray:
     starts = edges[:-1] + np.random.default_rng(SEED).integers(np.diff(edges) - long + 1)
     chosen: IntArray = (starts[:, None] + np.arange(long)).reshape(-1)
     return chosen
-
-
-def bootstrap_interval(values: FloatArray, statistic: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
-    """The 95 % interval of a statistic over steps, by block bootstrap.
-
-    Args:
-        values: ``[..., num_steps]``
-        statistic: From ``[..., num_draws, num_steps]`` to ``[num_draws]``; reduces the last axis.
-    """
-    drawn = statistic(values[..., draw_blocks(values.shape[-1])])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def _weigh_few(values: FloatArray) -> tuple[float, float]:
-    """The 95 % interval of the mean of few values, by random weights instead of draws.
-
-    Draws of three values leave out any one of them every third time, and so an end of the interval is often the mean of
-    one value alone. Source: Rubin (1981), the Bayesian bootstrap.
-    """
-    weights = np.random.default_rng(SEED).exponential(size=(NUM_DRAWS, len(values)))
-    low, high = np.quantile(weights @ values / weights.sum(axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def estimate(
-    lost_ns: FloatArray, whole_ns: float, excess_ns: FloatArray | None = None, *, most_ns: float | None = None
-) -> tuple[Estimate, Estimate]:
-    """What a change saves per step, and its share of the step: means over steps with their intervals.
-
-    Args:
-        lost_ns: By cycle.
-        whole_ns: Mean cycle.
-        excess_ns: Of a steadily slow rank, by cycle: the change removes its usual excess, whose own error counts too.
-        most_ns: No interval reaches beyond this: nothing saves more than there is. None: the mean cycle.
-    """
-    value = float(lost_ns.mean())
-    centre = 0.0 if excess_ns is None else float(midmean(excess_ns))
-    if len(lost_ns) < FEW:
-        low, high = _weigh_few(lost_ns)
-    elif excess_ns is None or centre <= 0:
-        low, high = bootstrap_interval(lost_ns, lambda drawn: drawn.mean(axis=-1))
-    else:
-        low, high = bootstrap_interval(
-            np.stack([lost_ns, excess_ns]),
-            lambda drawn: drawn[0].mean(axis=-1) * np.maximum(midmean(drawn[1]) / centre, 0),
-        )
-    low, high = min(low, value), max(min(high, whole_ns if most_ns is None else most_ns), value)
-    share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
-    return Estimate(value=value, low=low, high=high), share
 
 
 def count_outside(number: int) -> int:

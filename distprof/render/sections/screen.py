@@ -8,7 +8,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from distprof.facts.run import Clock, Stretch, name_ranks
-from distprof.render.sections.cause_words import CAUSE_HEADS, FIX_LAST, FIX_ONLY, has_slow_link, is_hidden, list_causes
+from distprof.render.sections.cause_words import (
+    CAUSE_HEADS,
+    FIX_LAST,
+    FIX_ONLY,
+    has_slow_link,
+    is_hidden,
+    list_causes,
+    show_saved_beside,
+)
 from distprof.render.sections.coverage import describe_overhead
 from distprof.render.sections.hangs import HEADS, show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
@@ -176,6 +184,8 @@ def show_causes(report: Report, most: int) -> Section:
     causes = () if report.causes is None else report.causes.causes
     costs = [cause.saved_if_only_this_ratio.value for cause in causes]
     listed = list_causes(report)
+    for row, cause in zip(listed, causes, strict=False):
+        row[CAUSE_HEADS.index(FIX_ONLY)] = show_saved_beside(cause, report)
     rows = [listed[position] for position in sorted(range(len(causes)), key=lambda position: -costs[position])[:most]]
     both = any(map(is_hidden, causes)) or has_slow_link(report.causes)
     heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if both else [])]

@@ -12,6 +12,7 @@ from distprof.render.sections.cause_words import (
     format_costs,
     format_gain,
     format_period,
+    format_shorter_steps,
     format_when,
     format_where,
     lacks_data,
@@ -152,8 +153,8 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     if verdict.waited_ns is not None and verdict.confirmed is not False:
         waited = f"; {who} {format_time(verdict.waited_ns)} per step{together}"
     fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
-    gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
-    return f"{sentence}{neighbour}{waited}; fixing {fixed} makes steps {gain}{doubt}"
+    gain = format_shorter_steps(report, verdict.lost_ratio)
+    return f"{sentence}{neighbour}{waited}; fixing {fixed} makes {gain}{doubt}"
 
 
 def _format_steps(report: Report, verdict: Verdict) -> str:
@@ -209,7 +210,7 @@ def _describe_link(report: Report, verdict: Verdict) -> str:
         start += f"; at its probed speed the link needs {format_time(verdict.needed_ns)} for one step's data"
     if verdict.lost_ratio is None:
         return f"{start}; what fixing it would gain is not known"
-    return f"{start}; fixing it makes steps {format_gain(report, show_share(verdict.lost_ratio, 'shorter'))}"
+    return f"{start}; fixing it makes {format_shorter_steps(report, verdict.lost_ratio)}"
 
 
 def _describe_stalls(report: Report, verdict: Verdict) -> str:

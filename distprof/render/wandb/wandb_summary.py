@@ -29,6 +29,7 @@ DEVICE_RATIOS = (
 def make_summary(report: Report) -> dict[str, float | str | bool]:
     """The headline as ``summary/...``, without what was not measured, and a busiest rank only if one stands out."""
     head, verdict_cause = report.headline, look_up_verdict_cause(report)
+    stretch = report.verdict.stretch_lost_ratio
     busiest = head.busiest if head.busiest and head.busiest.stands_out else None
     facts: dict[str, float | str | bool | None] = {
         "clock": head.clock,
@@ -52,6 +53,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict_last_step": None if verdict_cause is None else verdict_cause.last_step,
         "verdict_lost_ms": None if report.verdict.lost_ns is None else to_ms(report.verdict.lost_ns.value),
         "verdict_lost_ratio": None if report.verdict.lost_ratio is None else report.verdict.lost_ratio.value,
+        "verdict_stretch_lost_ratio": None if stretch is None else stretch.value,
         **_summarise_causes(report),
         "ranks_left_out": len(report.ranks) - len(choose_spread(report, MAX_RANKS)) or None,
         "complete": report.coverage.complete,
@@ -144,7 +146,7 @@ MAX_CAUSES = 100
 CAUSE_COLUMNS = (
     "cause", "where", "when", "rank", "first_step", "last_step", "late_ms", "saved_if_only_this_ms",
     "saved_if_only_this_ratio", "saved_if_only_this_low_ratio", "saved_if_only_this_high_ratio",
-    "saved_after_others_ratio", "part_ms", "critical",
+    "saved_after_others_ratio", "stretch_saved_if_only_this_ratio", "part_ms", "critical",
 )  # fmt: skip
 Row = list[float | str | None]
 
@@ -199,7 +201,9 @@ def _list_causes(report: Report) -> LoggedTable:
             what, where, when, cause.rank, cause.first_step, cause.last_step, to_ms(cause.late_ns),
             to_ms(cause.saved_if_only_this_ns.value), cause.saved_if_only_this_ratio.value,
             cause.saved_if_only_this_ratio.low, cause.saved_if_only_this_ratio.high,
-            cause.saved_after_others_ratio.value, to_ms(cause.joint_ns), "yes" if cause.critical else "no",
+            cause.saved_after_others_ratio.value,
+            None if cause.stretch_saved_if_only_this_ratio is None else cause.stretch_saved_if_only_this_ratio.value,
+            to_ms(cause.joint_ns), "yes" if cause.critical else "no",
         ]
         for cause, (what, where, when, *_) in zip(causes, list_causes(report), strict=False)
     ]  # fmt: skip

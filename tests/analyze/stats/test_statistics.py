@@ -12,24 +12,14 @@ from hypothesis import strategies as st
 
 from distprof.analyze.stats import statistics
 from distprof.analyze.stats.statistics import (
-    bootstrap_interval,
     bound_share,
     choose_blocks,
-    draw_blocks,
-    estimate,
     excess_over_others,
     fast_median,
     median_of_others,
     medians_of_others,
     midmean,
 )
-
-
-def test_blocks_are_runs_of_neighbouring_steps() -> None:
-    drawn = draw_blocks(27, num_draws=50)
-    assert drawn.shape == (50, 27) and drawn.min() >= 0 and drawn.max() <= 26
-    steps = np.diff(drawn.reshape(50, 9, 3), axis=2)
-    assert (steps == 1).all()  # 27 ** (1/3) = 3 long
 
 
 def test_a_sample_is_blocks_of_neighbours_one_from_each_stretch() -> None:
@@ -49,19 +39,6 @@ def test_a_sample_has_as_many_steps_as_it_may_and_none_twice(number: int, most: 
 
 def test_the_middle_half_by_hand() -> None:
     assert midmean(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == (2 + 3 + 4 + 5) / 4
-
-
-def test_a_constant_is_sure() -> None:
-    assert bootstrap_interval(np.full(30, 7.0), lambda drawn: drawn.mean(axis=-1)) == (7, 7)
-
-
-def test_the_interval_of_a_mean_is_as_wide_as_theory_says() -> None:
-    """Of independent draws: 1.96 standard errors to either side."""
-    widths = []
-    for seed in range(20):
-        low, high = bootstrap_interval(np.random.default_rng(seed).normal(0, 1, 400), lambda drawn: drawn.mean(axis=-1))
-        widths.append(high - low)
-    assert np.mean(widths) == pytest.approx(2 * 1.96 / np.sqrt(400), rel=0.1)
 
 
 def test_the_median_of_others_leaves_rows_out() -> None:
@@ -100,22 +77,6 @@ def test_the_medians_of_others_of_some_rows_are_those_of_all() -> None:
     rows = np.array([0, 4])
     assert np.array_equal(medians_of_others(values, rows), medians_of_others(values)[rows])
     assert np.array_equal(medians_of_others(values)[4], median_of_others(values, 4))
-
-
-def test_a_mean_of_three_that_costs_in_two_is_above_zero() -> None:
-    """Draws with replacement would leave out both in 1 of 27."""
-    cost, _ = estimate(np.array([60.0, 0, 60]), 100.0)
-    assert cost.value == 40 and 0 < cost.low < 20 and 58 < cost.high < 60
-    nothing, _ = estimate(np.zeros(3), 100.0)
-    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
-
-
-def test_nothing_saves_more_than_there_is() -> None:
-    """One of twenty cycles takes 2000 instead of 10, which is 91 % of all: the bootstrap has it up to five times."""
-    lost, share = estimate(np.array([1990.0, *[0.0] * 19]), 109.5)
-    assert (lost.high, share.high) == (109.5, 1) and share.value == pytest.approx(0.909, abs=0.001)
-    conditional, _ = estimate(np.array([1990.0, 1980.0, 2000.0]), 109.5, most_ns=2190.0)
-    assert conditional.high > 1990
 
 
 def test_the_bound_of_a_share_by_hand() -> None:

@@ -13,7 +13,7 @@ from benchmarks.__main__ import main
 from benchmarks.live import live_command, live_ranks
 from benchmarks.live.live_files import LiveTruth, find_kept, read_truth
 from benchmarks.live.live_job import LOOPS, RARE_EVERY, LiveJob, draw_job
-from benchmarks.live.live_score import LiveOutcome, list_named, score
+from benchmarks.live.live_score import LiveOutcome, holds_truth, list_named, score
 from benchmarks.live.live_table import describe_outcome, tabulate_outcomes
 from distprof.analyze import analyze
 from distprof.errors import DataError
@@ -127,6 +127,15 @@ def test_stalls_have_a_row_of_their_own() -> None:
     assert "rank 1 computes in gradient hook in one of 10 steps, at random, costs" in describe_outcome(outcome)
 
 
+def test_an_interval_holds_the_measured_cost_or_not() -> None:
+    """It is 2 ms; without a hit nothing is compared."""
+    assert [
+        holds_truth(judge(LATE_JOB, make_cause(VerdictKind.SLOW_RANK, 1, "backward", lost_ns)))
+        for lost_ns in (2.0 * MS, 2.5 * MS)
+    ] == [True, False]
+    assert holds_truth(judge(LATE_JOB)) is None and holds_truth(judge(CALM_JOB)) is None
+
+
 def test_the_table_has_a_row_per_loop_and_size_and_the_totals() -> None:
     wrong = judge(LATE_JOB)
     outcomes = [
@@ -137,11 +146,11 @@ def test_the_table_has_a_row_per_loop_and_size_and_the_totals() -> None:
     ]
     rows = tabulate_outcomes(outcomes, failed=2).splitlines()
     assert rows[2:7] == [
-        "| accumulation | nobody | 1 |  |  | 0.0 % | 0.0 % |  |  |",
-        "| accumulation | 5.0 % | 2 | 50.0 % | 50.0 % | 50.0 % | 0.0 % | 1 | 25.0 % |",
-        "| fsdp | nobody | 1 |  |  | 100.0 % | 0.0 % |  |  |",
-        "| all | nobody | 2 |  |  | 50.0 % | 0.0 % |  |  |",
-        "| all | 5.0 % | 2 | 50.0 % | 50.0 % | 50.0 % | 0.0 % | 1 | 25.0 % |",
+        "| accumulation | nobody | 1 |  |  | 0.0 % | 0.0 % |  |  |  |",
+        "| accumulation | 5.0 % | 2 | 50.0 % | 50.0 % | 50.0 % | 0.0 % | 1 | 25.0 % | 0.0 % |",
+        "| fsdp | nobody | 1 |  |  | 100.0 % | 0.0 % |  |  |  |",
+        "| all | nobody | 2 |  |  | 50.0 % | 0.0 % |  |  |  |",
+        "| all | 5.0 % | 2 | 50.0 % | 50.0 % | 50.0 % | 0.0 % | 1 | 25.0 % | 0.0 % |",
     ]
     assert rows[-1] == "Failed: 2 jobs, which did not end."
     assert describe_outcome(wrong) == (

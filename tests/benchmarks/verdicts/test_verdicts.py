@@ -141,7 +141,7 @@ def test_the_table_counts() -> None:
     fine = dataclasses.replace(wrong, false=False, seed=1)
     score = Score(row=ROWS["ddp-2-nobody"], outcomes=(wrong, fine, fine, fine))
     table = tabulate_scores([score], [30, 60])
-    assert table.splitlines()[-1] == "| ddp-2-nobody | 4 |  |  | 25.0 % |  |  |  |  |  |  |"
+    assert table.splitlines()[-1] == "| ddp-2-nobody | 4 |  |  | 25.0 % |  |  |  |  |  |  |  |"
     assert list_wrong([score]).startswith("--row ddp-2-nobody --seed 0 --steps 30 --show")
     assert len(list_wrong([score]).splitlines()) == 1
 

@@ -14,9 +14,10 @@ from distprof.render.sections.cause_words import (
     name_link,
     read_step_range,
 )
+from distprof.render.sections.screen import show_causes
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.wait_report import Cause, CauseReport, VerdictKind
-from tests.made_causes import FIRST, LAST, MS, make_cause, make_report, make_verdict
+from tests.made_causes import FIRST, LAST, MS, make_cause, make_estimate, make_report, make_verdict
 
 KIND = VerdictKind
 JITTER = make_cause(KIND.JITTER, 1.2)
@@ -64,6 +65,23 @@ def test_others_that_are_critical_are_said_to_be() -> None:
     assert ". Two more causes, one of them critical: the largest, rank 5 (forward), costs 12 %" in describe(
         rank, other, MOVING
     )
+
+
+def test_what_began_late_gains_more_in_its_steps_than_in_the_job() -> None:
+    then = {
+        "stretch_saved_if_only_this_ratio": make_estimate(36.0),
+        "stretch_saved_after_others_ratio": make_estimate(37.0),
+    }
+    late = make_late(3, 12.0, first_step=40, whole=False, critical=True, **then)
+    text = describe(late, stretch_lost_ratio=make_estimate(36.0))
+    assert text.startswith("critical: rank 3 is 20.0 ms late in every step since step 40: ")
+    assert text.endswith("; fixing it makes these steps 36 % shorter (33 to 40 %), and the whole job 12 %")
+    (row, *_) = list_causes(make_report([late]))
+    assert row[5:7] == ["36 % (33 to 40 %) then", "37 % then"] and row[8] == "12.0 %"  # its part of the job
+    assert show_causes(make_report([late]), 4).columns[3].cells == ("36 % then, 12 % in all",)
+    always = make_late(3, 12.0, **then)  # within the blur of where a cause begins
+    assert describe(always, stretch_lost_ratio=make_estimate(36.0)) == LATE
+    assert list_causes(make_report([always]))[0][5] == "12 % (11 to 13 %)"
 
 
 def test_two_that_hide_each_other_are_told_together() -> None:

@@ -1,0 +1,79 @@
+"""A slowdown that begins or ends within the run: what is said of it is about the steps in which it acts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.simulate import Delay, SimulatedJob, simulate
+from distprof.analyze import analyze
+from distprof.facts.run import Phase
+from distprof.render.sections.cause_words import list_causes
+from distprof.render.sections.verdict import describe_verdict
+from distprof.render.wandb.wandb_summary import make_summary
+from distprof.report.report import Report
+from tests.factories import MS
+
+NUM_RANKS, NUM_STEPS, SINCE = 4, 120, 100
+LATE = Delay(rank=2, phase=Phase.FORWARD, delay_ns=60 * MS, first_step=SINCE)
+
+
+def judge(*delays: Delay, strategy: str = "fsdp", num_steps: int = NUM_STEPS) -> tuple[Report, np.ndarray, np.ndarray]:
+    """The report, true lengths of the steps, and what the delays cost in each."""
+    job = SimulatedJob(strategy=strategy, num_ranks=NUM_RANKS, num_steps=num_steps, delays=delays)  # type: ignore[arg-type]
+    made = simulate(job, seed=5)
+    return analyze(made.run), made.truth.step_ns, made.truth.step_ns - made.truth.without_delays_ns
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_what_began_late_is_priced_over_its_steps(strategy: str) -> None:
+    report, step_ns, lost_ns = judge(LATE, strategy=strategy)
+    verdict, acts = report.verdict, slice(SINCE, None)
+    assert (verdict.rank, verdict.phase, verdict.critical) == (2, "forward", True)
+    assert verdict.lost_ratio is not None and verdict.lost_ratio.value < 0.1 and verdict.stretch_lost_ratio is not None
+    true_ratio = float(lost_ns[acts].sum() / step_ns[acts].sum())
+    assert verdict.stretch_lost_ratio.value == pytest.approx(true_ratio, rel=0.05)
+    assert verdict.stretch_lost_ratio.low <= true_ratio <= verdict.stretch_lost_ratio.high
+    assert verdict.waited_ns == pytest.approx((NUM_RANKS - 1) * float(lost_ns[acts].mean()), rel=0.05)
+    assert verdict.late_ns == pytest.approx(60 * MS, rel=0.05)
+    own = verdict.evidence[0]
+    assert own.rank_ns - own.others_ns == pytest.approx(60 * MS, rel=0.05)
+
+
+def test_the_sentence_and_the_tables_say_both_shares() -> None:
+    report, _, _ = judge(LATE)
+    text = describe_verdict(report)
+    assert text.startswith("critical: rank 2 is 59.9 ms late") and "in every step since step 100: its compute" in text
+    assert "makes these steps 3" in text and ", and the whole job " in text
+    assert report.verdict.stretch_lost_ratio is not None and report.verdict.lost_ratio is not None
+    row = next(row for row in list_causes(report) if row[0] == "slow rank")
+    assert row[4] == "yes" and row[5].endswith(" then") and row[8] == f"{100 * report.verdict.lost_ratio.value:.1f} %"
+    summary = make_summary(report)
+    assert summary["summary/verdict_stretch_lost_ratio"] == report.verdict.stretch_lost_ratio.value
+    assert summary["summary/verdict_lost_ratio"] == report.verdict.lost_ratio.value
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [
+        Delay(rank=2, phase=Phase.FORWARD, delay_ns=20 * MS),
+        Delay(rank=2, phase=Phase.FORWARD, delay_ns=60 * MS, every=5),
+    ],
+    ids=["always", "every fifth step"],
+)
+def test_what_acts_all_along_is_priced_over_the_job(delay: Delay) -> None:
+    verdict = judge(delay)[0].verdict
+    assert verdict.rank == 2 and verdict.stretch_lost_ratio is None and verdict.lost_ns is not None
+    assert verdict.waited_ns == (NUM_RANKS - 1) * verdict.lost_ns.value
+
+
+def test_all_causes_together_are_as_sure_as_each_where_they_act_in_different_stretches() -> None:
+    first = Delay(rank=1, phase=Phase.FORWARD, delay_ns=40 * MS, last_step=59)
+    second = Delay(rank=2, phase=Phase.FORWARD, delay_ns=60 * MS, first_step=60)
+    report, step_ns, lost_ns = judge(first, second)
+    together = next(item.saved_ratio for item in report.what_if if item.change.startswith("all "))
+    assert report.causes is not None
+    parts = [cause.saved_if_only_this_ratio for cause in report.causes.causes if cause.rank is not None]
+    assert len(parts) == 2
+    assert together.high - together.low <= 1.2 * sum(part.high - part.low for part in parts)
+    assert together.low <= lost_ns[1:].mean() / step_ns[1:].mean() <= together.high
