@@ -111,7 +111,7 @@ def _write_rows(
 
 
 def _tabulate(
-    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray, steps: IntArray
+    job: SimulatedJob, issues: list[Issue], schedule: Schedule, base: FloatArray, rate: FloatArray, recorded: IntArray
 ) -> tuple[Collectives, ...]:
     tables = []
     for partition in dict.fromkeys(op.partition for op in issues if not op.between):
@@ -120,7 +120,7 @@ def _tabulate(
         for group in range(int(groups.max()) + 1):
             members = np.flatnonzero(groups == group)
             shift, scale = base[members, None, None], rate[members, None, None]
-            steps = np.flatnonzero(np.isfinite(schedule.arrival_ns[members[0], :, own[0]]))
+            steps = recorded[np.isfinite(schedule.arrival_ns[members[0], recorded, own[0]])]
             tables.append(
                 Collectives(
                     group="default" if partition == "world" else f"{partition}-{group}",

@@ -342,7 +342,7 @@ def count_others(report: Report) -> str:
     rest = [
         cause for cause in causes.causes
         if not any(cause is item for item in said)
-        and max(read_cost(report, cause).value, cause.saved_after_others_ratio.value) >= NOTABLE_RATIO
+        and (read_cost(report, cause).value >= NOTABLE_RATIO or is_hidden(cause))
     ]  # fmt: skip
     return _format_rest(report, rest) if rest else ""
 

@@ -116,5 +116,8 @@ def _advise_unnamed(report: Report) -> str:
     inside = 1 - (report.headline.between_ratio or 0.0)
     if measure_data_share(report) >= (largest.share_ratio or 0.0) * inside:
         return "get batches sooner: more workers of the loader, batches fetched ahead, storage closer by"
+    if largest.phase == Phase.OTHER:  # the waits of a pipeline's stages are in it
+        judged = report.world_size == 1 or report.verdict.lost_ratio is not None
+        return 'mark what fills the time outside the phases: profiler.phase("...") (docs/api.md)' if judged else ""
     how = "profile=kernels shows its kernels" if report.device_type == "cuda" else "profile=modules shows its modules"
     return f"make {largest.phase} faster, the largest phase; {how}"

@@ -143,7 +143,7 @@ def test_a_rank_that_is_late_in_every_step_is_named_with_its_phase_and_cost(
     assert (verdict.kind, verdict.rank, verdict.phase, verdict.confirmed) == ("slow_rank", 2, "forward", True)
     assert verdict.late_ns == pytest.approx(100 * ratio * MS, rel=0.25)
     assert verdict.lost_ns is not None and verdict.lost_ns.value < 105 * ratio * MS
-    assert f"rank 2 is {verdict.late_ns / MS:.1f} ms late in" in describe_verdict(report)
+    assert f"ank 2 is {verdict.late_ns / MS:.1f} ms late in" in describe_verdict(report)
     assert not any("no collective was seen" in note for note in report.coverage.notes)
     assert f"rounds of {every} steps" in " ".join(report.coverage.sources)
 

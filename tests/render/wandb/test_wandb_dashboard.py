@@ -159,8 +159,8 @@ def test_who_how_much_and_since_when(logged: Logged) -> None:
     assert cause["saved_if_only_this_ratio"] == told.summary["summary/verdict_lost_ratio"] == verdict.lost_ratio.value
     points = {point["step"]: point for point in told.history if "step/time_ms" in point}
     named = [points[step].get("straggler/rank") for step in range(60)]
-    since = named.index(5.0)
-    assert 25 < since <= 42 and named[since:] == [5.0] * (60 - since)
+    since = named.index(5.0)  # steps are logged by sevens: 21 to 27 hold the first three that are late
+    assert 21 <= since <= 42 and named[since:] == [5.0] * (60 - since)
     assert points[40]["straggler/excess_ms"] == pytest.approx(40, abs=5)
 
 
