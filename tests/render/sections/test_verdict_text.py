@@ -74,7 +74,7 @@ def test_doubt_is_told_from_the_verdict_and_not_from_its_words() -> None:
         dataclasses.replace(LATE, verdict=verdict)
     )
     doubtful = dataclasses.replace(LATE.verdict, confirmed=False)
-    assert f" ({LATE.verdict.reason}). Two more " in describe_verdict(dataclasses.replace(LATE, verdict=doubtful))
+    assert f" ({LATE.verdict.reason}). One more " in describe_verdict(dataclasses.replace(LATE, verdict=doubtful))
 
 
 @pytest.mark.parametrize("cause", Cause)
