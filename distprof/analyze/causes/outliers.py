@@ -109,7 +109,10 @@ class Outliers:
 def list_occasions(unexplained: Unexplained) -> list[BoolArray]:
     """By part: the cycles in which every rank takes far longer for it, ``[num_cycles]``."""
     parts = np.moveaxis(unexplained.phase_ns, 2, 0)
-    return [mark_occasions(own_ns, unexplained.usual_cycle_ns) for own_ns in parts]
+    return [
+        mark_occasions(own_ns, unexplained.usual_cycle_ns, part)
+        for part, own_ns in zip(OWN_PARTS[: len(parts)], parts, strict=True)
+    ]
 
 
 def list_outliers(unexplained: Unexplained, occasions: list[BoolArray]) -> Outliers:
@@ -128,12 +131,13 @@ def list_outliers(unexplained: Unexplained, occasions: list[BoolArray]) -> Outli
     return Outliers(events=events, num_parts=num_parts, total_ns=total_ns, usual_ns=usual_ns)
 
 
-def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
+def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float, part: Part) -> BoolArray:
     """The cycles in which every rank takes far longer for a part than it usually does, ``[num_cycles]``.
 
     Args:
         own_ns: Own time in the part, ``[num_ranks, num_cycles]``.
         usual_cycle_ns: The usual length of a cycle.
+        part: What it is.
     """
     common_ns = own_ns.min(axis=0)
     if not np.isfinite(common_ns).all() or not common_ns.any():
@@ -141,7 +145,8 @@ def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float) -> BoolArray:
     usual_ns, spread_ns = estimate_usual(common_ns[None])
     over_ns = common_ns - usual_ns[0]
     found: BoolArray = over_ns > max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
-    found &= over_ns > COMMON_RATIO * (own_ns.max(axis=0) - usual_ns[0])
+    if part not in NAMED_STRETCHES:  # all save a checkpoint together, for example, however long one of them takes
+        found &= over_ns > COMMON_RATIO * (own_ns.max(axis=0) - usual_ns[0])
     return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
 
 

@@ -20,8 +20,8 @@ JOB_ALPHA = 0.01
 ALPHA_SHARES: Mapping[str, float] = MappingProxyType(
     {
         "unequal data": 0.02,
-        "occasional work": 0.10,
-        "events": 0.50,
+        "occasional work": 0.25,
+        "events": 0.35,
         "related parts": 0.02,  # a test before others, which may err if it does
         "periodic": 0.08,
         "slow hosts": 0.02,

@@ -44,10 +44,14 @@ def test_the_times_at_which_all_ranks_are_longer_by_hand() -> None:
     own_ns = np.full((3, 10), 5.0)
     own_ns[0, 2] = 100
     own_ns[:, [3, 7]] = 50
-    assert np.flatnonzero(mark_occasions(own_ns, 100.0)).tolist() == [3, 7]
-    assert not mark_occasions(np.full((3, 10), 5.0), 100.0).any()
+    assert np.flatnonzero(mark_occasions(own_ns, 100.0, Phase.BACKWARD)).tolist() == [3, 7]
+    assert not mark_occasions(np.full((3, 10), 5.0), 100.0, Phase.BACKWARD).any()
     own_ns[1, 4] = np.nan
-    assert not mark_occasions(own_ns, 100.0).any()
+    assert not mark_occasions(own_ns, 100.0, Phase.BACKWARD).any()
+    own_ns = np.full((3, 10), 5.0)
+    own_ns[:, 4] = 40.0, 45.0, 900.0
+    assert not mark_occasions(own_ns, 100.0, Phase.BACKWARD).any()  # the others may be slower because they waited
+    assert mark_occasions(own_ns, 100.0, Stretch.CHECKPOINT).any()  # the loop says that all of them save
 
 
 def test_what_one_rank_takes_and_the_others_feel_is_no_occasion() -> None:
@@ -56,7 +60,7 @@ def test_what_one_rank_takes_and_the_others_feel_is_no_occasion() -> None:
     backward = OWN_PARTS.index(Phase.BACKWARD)
     own_ns[1, [3, 14, 20, 29, 41], backward] += 200 * MS
     own_ns[0, [3, 14, 20, 29, 41], backward] += 3 * MS
-    assert not mark_occasions(own_ns[:, :, backward], 110.0 * MS).any()
+    assert not mark_occasions(own_ns[:, :, backward], 110.0 * MS, Phase.BACKWARD).any()
     (found,) = name(own_ns)
     assert (found.rows.tolist(), found.part, int(found.acts.sum())) == ([1], Phase.BACKWARD, 5)
 
