@@ -55,6 +55,12 @@ class VerdictKind(enum.StrEnum):
     """Nothing does, or it is not known."""
 
 
+LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
+"""Ranks are late, as long as it lasts."""
+LASTING_KINDS = (*LATE_KINDS, VerdictKind.SLOW_LINK)
+"""What acts in every step from one to another, and may begin or end within the run."""
+
+
 class Pattern(enum.StrEnum):
     """How often it does."""
 

@@ -116,8 +116,7 @@ def _report_named(
 
 def measure_late(cycles: SyncCycles, item: CandidateCause) -> float | None:
     """How late its ranks are in a step; what comes now and then is lost in one step of a cycle."""
-    single = item.kind is VerdictKind.STALLS or item.pattern is Pattern.INTERMITTENT
-    return item.late_ns if item.late_ns is None or not single else item.late_ns * cycles.span
+    return item.late_ns if item.late_ns is None or not item.is_irregular else item.late_ns * cycles.span
 
 
 def _scale(cost: Estimate, scale: float) -> Estimate:

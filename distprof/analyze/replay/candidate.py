@@ -12,10 +12,8 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
-from distprof.report.wait_report import Pattern, VerdictKind
+from distprof.report.wait_report import LASTING_KINDS, Pattern, VerdictKind
 
-LASTING = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK)
-"""What may begin or end within the run."""
 MIN_COST_RATIO = 0.005
 """Share of the step that a cause must take, and cost, to be listed."""
 
@@ -68,7 +66,7 @@ class CandidateCause:
     def is_stretch(self) -> bool:
         """Whether it acts in every cycle from one to another, and in none before or after."""
         at = np.flatnonzero(self.acts)
-        if self.kind not in LASTING or self.is_irregular or not 0 < len(at) < len(self.acts):
+        if self.kind not in LASTING_KINDS or self.is_irregular or not 0 < len(at) < len(self.acts):
             return False
         return int(at[-1] - at[0]) == len(at) - 1
 

@@ -22,12 +22,11 @@ from distprof.analyze.stats.mean_interval import estimate, measure_skew, spread_
 from distprof.analyze.stats.significance import binomial_tail
 from distprof.analyze.stats.statistics import FEW, midmean
 from distprof.facts.run import Clock, FloatArray
-from distprof.report.wait_report import Estimate, VerdictKind
+from distprof.report.wait_report import LATE_KINDS, Estimate
 
 MAX_LISTED = 8
 SIGN_LEVEL = 0.025
 """Of the sign test that a cause costs something."""
-RANKS_LATE = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 QUARTILES = (0.25, 0.75)
 
 
@@ -150,7 +149,7 @@ def _allow_for_other_transfers(
     sleeps at once, and ranks that wait for longer take longer to wake up: what no recorded step tells."""
     candidates, found = [item for item, _ in listed], []
     for item, cost in listed:
-        for change in _list_other_transfers(cycles, item) if item.kind in RANKS_LATE else ():
+        for change in _list_other_transfers(cycles, item) if item.kind in LATE_KINDS else ():
             cost = cost.widen(_cost(cycles, as_is_ns, candidates, item, change))
         found.append((item, cost))
     return found
@@ -186,7 +185,7 @@ def _cost_all(
     found = cost(as_is_ns - replay_without(cycles, counterfactuals))
     for supposed in _list_supposed(cycles):
         found = _widen(found, cost(replay_without(supposed, ()) - replay_without(supposed, counterfactuals)))
-    late = [item for item in candidates if item.kind in RANKS_LATE]
+    late = [item for item in candidates if item.kind in LATE_KINDS]
     for change in _list_other_transfers(cycles, *late) if late else ():
         found = _widen(found, cost(as_is_ns - replay_without(cycles, [*counterfactuals, change])))
     return found

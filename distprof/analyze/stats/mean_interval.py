@@ -21,13 +21,11 @@ from distprof.analyze.stats.significance import (
     correlation_time,
     t_quantile,
 )
-from distprof.analyze.stats.statistics import FEW, LEVEL, midmean
+from distprof.analyze.stats.statistics import FEW, LEVEL, SEED, midmean
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
 
 NUM_DRAWS = 400
-SEED = 20_240_229
-"""Fixed: the same facts give the same interval."""
 FREQUENCY_FACTOR = 0.4
 MIN_DEGREES_OF_FREEDOM = 2.0
 """Satterthwaite's approximation is too low below: of 50 steps of an autoregression of 0.9, the interval of 2 holds the

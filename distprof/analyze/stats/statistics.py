@@ -21,7 +21,7 @@ MEDIAN_FACTOR = 1.2533
 NORMAL_DECILES = 2.563
 """From the first to the last decile of a normal distribution, in standard deviations."""
 SEED = 20_240_229
-"""Fixed: the same facts are judged on the same steps."""
+"""Fixed: the same facts are judged on the same steps, and give the same intervals."""
 BLOCK = 100
 """Steps of a block, or more: the longest period that a rank is tested for fits in twice."""
 

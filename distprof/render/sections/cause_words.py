@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distprof.facts.run import Clock, Phase, Stretch
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
-from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
+from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
 
 CAUSES = {
     Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
@@ -41,8 +41,6 @@ NOBODY = (*UNNAMED, VerdictKind.NONE)
 MAX_LARGER = 3
 """Causes without a name that are told before one with a name, or in its place."""
 ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
-LASTING = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK)
-"""Causes that act in every step from one to another."""
 _WHERE = {
     Stretch.EVALUATION: "in evaluation", Stretch.CHECKPOINT: "while saving a checkpoint",
     Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
@@ -130,7 +128,7 @@ def read_step_range(report: Report) -> tuple[int, int]:
 def format_when(cause: CauseReport, report: Report) -> str:
     """Between which steps it acts, if it began or ended within the run: empty for a cause that always acts, and for
     those that come and go."""
-    if cause.whole or cause.kind not in LASTING:
+    if cause.whole or cause.kind not in LASTING_KINDS:
         return ""
     first, last = read_step_range(report)
     blur = 1 + EDGE_RATIO * (last - first)

@@ -37,6 +37,7 @@ from distprof.render.units import (
 )
 from distprof.report.report import Report
 from distprof.report.wait_report import (
+    LATE_KINDS,
     Cause,
     Estimate,
     Pattern,
@@ -64,7 +65,6 @@ NOTABLE_DATA_RATIO = 0.05
 """Share of a step from which a single process is said to wait for its data."""
 MOST_RATIO = 0.8
 """Of what long steps take longer: a rank that explains less does not explain all of it."""
-LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 
 
 def describe_verdict(report: Report) -> str:
