@@ -15,7 +15,7 @@ import numpy as np
 from distprof.analyze.causes.outliers import count_stalls, is_only_its_own
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import median_of_others
@@ -64,7 +64,7 @@ def report_causes(
         (VerdictKind.JITTER, cause_costs.jitter, cause_costs.joint_ns[-2]),
         (VerdictKind.COMMUNICATION, cause_costs.communication, cause_costs.joint_ns[-1]),
     ):
-        if cost.alone_ratio.value >= MIN_COST_RATIO:
+        if cost.alone_ratio.value >= MIN_TAKEN_RATIO:
             found.append(_report(measured_steps, cycles, kind, cost, rest_ns, scale))
             joint_ns.append(rest_ns)
     return Causes(

@@ -112,12 +112,14 @@ def _list_inner_gaps(cycles: SyncCycles, code: int, work_ns: FloatArray, least_n
 
 
 def _take_share(work_ns: FloatArray, explained_ns: FloatArray) -> FloatArray:
-    """The gaps without what speed explains, of which each has as much as it grows with speed."""
+    """The gaps without what speed explains, of which each has as much as it grows with speed. Together they have no
+    more than all of it: what else in them goes with speed is not speed's."""
     cause = explained_ns - explained_ns.mean(axis=1, keepdims=True)
-    power = float((cause * cause).sum())
+    shares = np.maximum([np.vdot(cause, work_ns[:, :, index]) for index in range(work_ns.shape[2])], 0.0)
+    shares /= max(float((cause * cause).sum()), float(shares.sum()), 1.0)
     left_ns = np.copy(work_ns)
-    for index in range(work_ns.shape[2] if power > 0 else 0):
-        left_ns[:, :, index] -= explained_ns * (max(float(np.vdot(cause, work_ns[:, :, index])), 0.0) / power)
+    for index, share in enumerate(shares.tolist()):
+        left_ns[:, :, index] -= explained_ns * share
     return left_ns
 
 

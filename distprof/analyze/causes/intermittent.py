@@ -30,7 +30,7 @@ from distprof.analyze.causes.outliers import (
 from distprof.analyze.causes.stalls import far_limit_ns
 from distprof.analyze.cycles.cycle_parts import read_between, take_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
@@ -70,7 +70,7 @@ def detect_intermittent_ranks(cycles: SyncCycles, unexplained: Unexplained) -> t
     """
     outliers = list_outliers(unexplained, list_occasions(unexplained))
     num_ranks = len(unexplained.phase_ns)
-    least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns * len(cycles.steps)
+    least_ns = MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * len(cycles.steps)
     alpha_per_test = ALPHA / (NUM_TESTS * num_ranks * _count_families(outliers.events, least_ns))
     before = [item for item in unexplained.candidates if item.is_irregular]
 
@@ -199,7 +199,7 @@ def _test_ranks(
     num_ranks, num_cycles = phase_ns.shape[:2]
     rows, excess_ns = events.rows[used], events.excess_ns[used]
     cost_ns = np.bincount(rows, weights=excess_ns, minlength=num_ranks).astype(np.float64)
-    costly = list_costly_ranks(cost_ns, MIN_COST_RATIO * unexplained.usual_cycle_ns * num_cycles)
+    costly = list_costly_ranks(cost_ns, MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * num_cycles)
     if not len(costly):
         return {}
     by_size = concentration_p_values(rows, excess_ns, num_ranks)

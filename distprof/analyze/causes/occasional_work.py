@@ -23,7 +23,7 @@ from distprof.analyze.causes.outliers import (
     make_candidate,
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
     binomial_tail,
@@ -68,7 +68,7 @@ def detect_occasional_work(cycles: SyncCycles, unexplained: Unexplained) -> tupl
         )  # fmt: skip
 
     found, usual_cycle_ns = [], unexplained.usual_cycle_ns
-    least_ns = MIN_COST_RATIO * usual_cycle_ns * len(cycles.steps)
+    least_ns = MIN_TAKEN_RATIO * usual_cycle_ns * len(cycles.steps)
     for part in parts:
         at = np.flatnonzero(occasions[part])
         stretched, alpha = num_parts[:, at] >= MIN_STRETCHED, ALPHA / len(parts)

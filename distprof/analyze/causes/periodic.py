@@ -15,7 +15,7 @@ import numpy as np
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.lateness import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
@@ -79,7 +79,7 @@ def _list_periodic(cycles: SyncCycles, unexplained: Unexplained) -> list[Candida
     if not periods or not codes:
         return []
     alpha_per_test = ALPHA / (num_ranks * len(codes) * sum(periods))
-    least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns * num_cycles
+    least_ns = MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * num_cycles
     return [
         item for code in codes for item in _test_part(cycles, phase_ns[:, :, code], code, periods, alpha_per_test)
         if (item.late_ns or 0.0) * item.acts.sum() >= least_ns

@@ -10,7 +10,7 @@ from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, is_slower
 from distprof.analyze.causes.lateness import Lateness, can_hold, describe_excess, locate_delay, measure_lateness
 from distprof.analyze.causes.slow_ranks import MIN_PART_RATIO, list_measured_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import fast_median, median_of_others, midmean
@@ -47,7 +47,7 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
             and _is_shared(_own_ns(phase_ns, part)[rows], item.excess_ns[index])
         }  # fmt: skip
         late_ns = sum(float(midmean(excess_ns)) for excess_ns in sure.values())
-        if len(rows) > 1 and late_ns >= MIN_COST_RATIO * usual_cycle_ns:
+        if len(rows) > 1 and late_ns >= MIN_TAKEN_RATIO * usual_cycle_ns:
             item = _make_candidate(cycles, unexplained, host, rows, sure)
             throughout = _is_throughout(late, index, unexplained)
             found.append(dataclasses.replace(item, part=None, is_throughout=True) if throughout else item)

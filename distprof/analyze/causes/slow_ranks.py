@@ -27,7 +27,7 @@ from distprof.analyze.causes.lateness import (
     split_cycles,
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import excess_over_others, fast_median, midmean
@@ -95,7 +95,7 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     num_tested = len(series) + (work_ns.shape[2] if segments is None else 0)
     series += [work_ns[:, :, index] for index in range(work_ns.shape[2])]
     share = 1 / (len(phase_ns) * max(num_tested, 1))
-    least_ns = MIN_COST_RATIO * unexplained.usual_cycle_ns
+    least_ns = MIN_TAKEN_RATIO * unexplained.usual_cycle_ns
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
     looked = itertools.islice(kept or map(measure_lateness, series), num_tested)
     score = np.max([_score(item, share, least_ns) for item in looked], axis=0)
@@ -143,7 +143,7 @@ def _examine(cycles: SyncCycles, rank: _Rank, share: float, usual_cycle_ns: floa
     stretches = [(0, len(cycles.steps))]
     if changes[at] > 1:
         most = rank.tested[at]
-        stretches = _join_alike(most, split_cycles(most, 0, limits[at]), MIN_COST_RATIO * usual_cycle_ns)
+        stretches = _join_alike(most, split_cycles(most, 0, limits[at]), MIN_TAKEN_RATIO * usual_cycle_ns)
     found = [_make_candidate(cycles, rank, stretch, share * ALPHA, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
 
@@ -207,7 +207,7 @@ def _make_candidate(
         rest_ns *= min(1.0, max(0.0, float(gap_late_ns.sum() - taken_ns.sum())) / float(rest_ns.sum()))
     taken_ns += rest_ns
     throughout = _is_throughout(rank, stretch, MIN_SEGMENT_RATIO * usual_cycle_ns)
-    if taken_ns.sum() < MIN_COST_RATIO * usual_cycle_ns or (
+    if taken_ns.sum() < MIN_TAKEN_RATIO * usual_cycle_ns or (
         throughout and _is_drift(rank, stretch, len(cycles.positions))
     ):
         return None

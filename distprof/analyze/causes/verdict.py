@@ -15,7 +15,7 @@ from distprof.analyze.causes.cause_report import (
     name_cause,
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.replay.replay import Counterfactual, replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps
@@ -166,7 +166,7 @@ def _explain_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles) -> str:
         return f"{name} is waited for, and loses the time where distprof does not see it: its own time is not larger"
     late = Counterfactual(work_ns={row: np.maximum(excess_over_others(cycles.work_ns, row), 0)})
     saved_ns = replay_without(cycles, ()) - replay_without(cycles, [late])
-    if saved_ns.mean() < MIN_COST_RATIO * cycles.cycle_ns.mean():
+    if saved_ns.mean() < MIN_TAKEN_RATIO * cycles.cycle_ns.mean():
         return f"{name} arrives after the others, but transfers hide it: steps would be no shorter without that"
     unsure = "in no phase beyond chance or the usual variation of its speed"
     return f"{name} is waited for: its own time is larger, but {unsure}"

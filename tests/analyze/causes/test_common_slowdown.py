@@ -254,6 +254,19 @@ def test_backward_is_not_cut_where_other_parts_may_lie_between_its_buckets() -> 
     assert all(segment.is_whole_part for segment in cut_parts(cycles, leave_all(cycles)))
 
 
+@pytest.mark.parametrize("times", [0.5, 1.0, 5.0])
+def test_the_gaps_lose_no_more_than_speed_explains(times: float) -> None:
+    """What else a gap holds may grow with speed, and faster: it stays."""
+    draws = np.random.default_rng(3)
+    cycles = make_cycles(draw_work(draws, draw_speeds(draws)))
+    cycles = dataclasses.replace(cycles, work_ns=times * cycles.work_ns)
+    left = remove_common_slowdown(cycles, leave_all(cycles))[1]
+    taken_ns = (cycles.work_ns - left.work_ns).sum(axis=2)
+    explained_ns = (cycles.phase_ns - left.phase_ns).sum(axis=2)
+    assert np.abs(explained_ns).max() > MS
+    assert (np.abs(taken_ns) <= np.abs(explained_ns) + 1e-3).all()
+
+
 def make_job(own_ns: FloatArray) -> Run:
     times = {phase: own_ns[:, :, PHASE[phase]] for phase in LONG_NS}
     total_ns = sum(times.values(), start=np.zeros(()))

@@ -70,6 +70,17 @@ def test_what_costs_nothing_is_dropped() -> None:
     assert [item.rows.tolist() for item, _ in made.named] == [[3]]
 
 
+def test_a_rank_that_is_last_in_half_of_the_steps_is_listed_by_hand() -> None:
+    """Rank 0 is late by 1 of 110, and rank 1 takes 120 instead of 100 in every second step, when it is the last: rank 0
+    costs 1 in the others, a mean of 0.5, of a mean step of 120.5."""
+    cycles = make_cycles([101, 100], 10)
+    cycles.work_ns[1, ::2] = 120
+    cycles = dataclasses.replace(cycles, blocked_ns=cycles.work_ns.max(axis=0) - cycles.work_ns + 10)
+    ((item, cost),) = cost_causes(cycles, [candidate(0, 1)]).named
+    assert (item.rows.tolist(), cost.lost_ns.value) == ([0], 0.5)
+    assert cost.lost_ratio.value == pytest.approx(0.5 / 120.5)  # 0.41 %
+
+
 @given(
     st.lists(st.integers(50, 150).map(float), min_size=2, max_size=5),
     st.integers(0, 50).map(float),
