@@ -144,7 +144,7 @@ def _connect_transfers(
     before = shelf.locate(computation, workers, places - 1)
     partners = []
     for kind in (send, receive):
-        crossing = _crosses(shelf.operations, rows, kind)
+        crossing = locate_crossings(shelf.operations, rows, kind)
         number = _count_before(crossing, workers)
         every = shelf.count[workers, NUMBERS[kind]] == shelf.count[workers, NUMBERS[computation]]
         own = shelf.locate(kind, workers, np.where(every, places, np.where(crossing, number, NONE)))
@@ -161,13 +161,13 @@ def _connect_transfers(
     _pair(shelf, group, *partners, up=up)
 
 
-def _crosses(operations: Operations, rows: IntArray, kind: Kind) -> BoolArray:
+def locate_crossings(operations: Operations, rows: IntArray, kind: Kind) -> BoolArray:
     """Which computations really send or receive: not those at an end of the pipeline, in its first or last chunk."""
     first, last = operations.stage[rows] == 0, operations.stage[rows] == operations.num_stages - 1
     chunk = np.maximum(operations.chunk[rows], 0)
     if kind in (Kind.FORWARD_RECV, Kind.BACKWARD_SEND):
         return ~(first & (chunk == 0))
-    return ~(last & (chunk == chunk.max(initial=0)))
+    return ~(last & (chunk == operations.chunk.max(initial=0)))
 
 
 def _count_before(marked: BoolArray, workers: IntArray) -> IntArray:

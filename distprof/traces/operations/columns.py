@@ -46,8 +46,8 @@ LAYOUT: Mapping[str, Layout] = {
     "chunk": Layout(names=_name("chunk", "mc"), required=False, least=-1.0, most=4096.0),
     "micro_batch": Layout(names=_name("micro_batch", "mb_id"), required=False, least=-1.0),
 }
-"""By the field of `distprof.facts.operations.Operations`; second names are those of the traces that ByteDance published. Other
-columns are left out."""
+"""By the field of `distprof.facts.operations.Operations`. Second names are those of the traces that ByteDance has
+published; other columns are left out."""
 
 FIELDS: Mapping[str, str] = {name: field for field, layout in LAYOUT.items() for name in layout.names}
 """The field of each name that a column may have."""
