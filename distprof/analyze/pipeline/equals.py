@@ -113,11 +113,11 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
 
 def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
     """Durations if a stage had as much to do as the others, which take over what it no longer does; None: if all
-    stages had equally much to do. Of each stage the median over replicas and steps counts."""
+    stages had equally much to do."""
     graph, stages = recorded.graph, recorded.shape[2]
     work_ns = graph.work_ns.copy()
     for kind in PASSES:
-        own_ns = np.nanmedian(recorded.sum_work(kind), axis=(0, 1))
+        own_ns = recorded.measure_stages(kind)
         if stage is None:
             target_ns = np.full(stages, own_ns.mean())
         else:

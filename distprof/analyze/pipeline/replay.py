@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.pipeline.graph import NONE, Graph
-from distprof.errors import DataError
+from distprof.errors import TableError
 from distprof.facts.run import FloatArray, IntArray
 
 
@@ -64,7 +64,7 @@ def order_graph(graph: Graph) -> Replay:
     """Puts the operations in levels.
 
     Raises:
-        DataError: Some operations wait for each other.
+        TableError: Some operations wait for each other.
     """
     num_operations = len(graph.operations)
     level, group_level = _number_levels(graph)
@@ -127,7 +127,7 @@ def _raise_circle(graph: Graph, row: int) -> None:
     from distprof.facts.operations import KINDS
 
     found = graph.operations
-    raise DataError(
+    raise TableError(
         f"step {found.step[row]}: dp {found.replica[row]}, stage {found.stage[row]}: "
         f"{KINDS[int(found.kind[row])]} {found.number[row]} waits for itself by way of other operations: "
         "their order or their numbers are wrong"

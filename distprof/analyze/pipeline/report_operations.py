@@ -85,7 +85,7 @@ def _count_micro_batches(recorded: Recorded) -> float:
 
 def _list_stages(recorded: Recorded) -> tuple[StageReport, ...]:
     forward_ns, backward_ns = (np.nanmean(recorded.sum_work(kind), axis=(0, 1)) for kind in PASSES)
-    both_ns = sum(np.nanmedian(recorded.sum_work(kind), axis=(0, 1)) for kind in PASSES)
+    both_ns = np.sum([recorded.measure_stages(kind) for kind in PASSES], axis=0)
     stages = recorded.shape[2]
     others_ns = both_ns - compare_with_others(both_ns, axis=0) if stages > 1 else np.zeros(1)
     more = [_divide(float(own), float(other)) for own, other in zip(both_ns, others_ns, strict=True)]

@@ -56,6 +56,13 @@ class Recorded:
         mean = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
         return mean.reshape(self.shape)
 
+    def measure_stages(self, kind: Kind) -> FloatArray:
+        """The usual duration of a kind on each stage, ``[num_stages]``: the median over steps, and of the replicas the
+        lower median, which a slow worker does not move where there are two."""
+        of_replica = np.sort(np.nanmedian(self.sum_work(kind), axis=0), axis=0)
+        usual_ns: FloatArray = of_replica[(len(of_replica) - 1) // 2]
+        return usual_ns
+
 
 def make_ideal(graph: Graph) -> FloatArray:
     """The duration or transfer of each operation in an ideal job: the mean of computation, the median of the rest."""
