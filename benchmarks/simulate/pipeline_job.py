@@ -44,6 +44,8 @@ class PipelineJob:
     """By lower stage, how many times as long transfers take."""
     collect_every: int = 0
     """Each worker collects garbage in every so manieth step, one after the other; 0: none does."""
+    collect_together: bool = False
+    """All collect in the same steps instead."""
     collect_ns: float = 100e6
 
 
@@ -141,7 +143,8 @@ def _play_end(job: PipelineJob, draw: np.random.Generator, rows: list[_Row], ste
     """Collections, gradients, their norm and the optimizer."""
     ready_ns = done_ns.copy()
     for replica, stage in np.ndindex(*done_ns.shape):
-        turn = job.collect_every and (step + replica * job.stages + stage) % job.collect_every == 0
+        worker = 0 if job.collect_together else replica * job.stages + stage
+        turn = job.collect_every and (step + worker) % job.collect_every == 0
         took_ns = job.collect_ns if turn else 0.0
         rows.append(_Row(replica, stage, step, Kind.GC, ready_ns[replica, stage], took_ns, 0, -1))
         ready_ns[replica, stage] += took_ns

@@ -29,7 +29,10 @@ MAX_BYTES = 4 << 30
 """Of a file, and of its columns once they are decompressed."""
 MAX_COLUMNS, MAX_LINE_BYTES = 1_000, 1 << 16
 BATCH = 1 << 17
+MOST_INT32 = 1 << 31
+"""Columns of smaller numbers take half the memory while a table is read."""
 NO_PYARROW = "a Parquet file needs pyarrow: pip install 'distprof[parquet]', or write the table as CSV"
+WHOLE_FIELDS = ("replica", "stage", "rank", "step", "number", "chunk", "micro_batch")
 Batch = Mapping[str, npt.NDArray[Any]]
 """Columns by their heads. Numbers are float64, NaN: empty."""
 
@@ -87,7 +90,9 @@ def _check(path: Path, name: str, values: npt.NDArray[Any], row: int) -> npt.NDA
     if wrong.any():
         at = int(wrong.argmax())
         _raise_cell(path, name, row + at, values[at])
-    return values.astype(np.int64) if layout.whole else values
+    if not layout.whole:
+        return values
+    return values.astype(np.int32 if np.abs(values).max() < MOST_INT32 else np.int64)
 
 
 def _raise_cell(path: Path, name: str, row: int, value: float) -> None:
@@ -217,15 +222,18 @@ def _make_operations(path: Path, columns: dict[str, npt.NDArray[Any]]) -> Operat
         TableError: Coordinates have gaps, or an operation occurs twice.
     """
     count = len(columns["kind"])
-    tensor = columns.pop("tensor", np.zeros(count, dtype=np.int64))
+    tensor = columns.pop("tensor", np.zeros(count, dtype=np.int32))
     for field in ("rank", "chunk", "micro_batch"):
-        columns.setdefault(field, np.full(count, -1, dtype=np.int64))
+        columns.setdefault(field, np.full(count, -1, dtype=np.int32))
     slot = _number_slots(path, columns, tensor)
     if "number" not in columns:
         columns["number"] = _number_by_start(slot, columns["start_ns"])
     _require_once(path, columns, slot)
+    del slot
     operations = Operations(**columns)
-    return _fold(operations) if tensor.any() else operations
+    operations = _fold(operations) if tensor.any() else operations
+    wide = {name: np.asarray(getattr(operations, name), dtype=np.int64) for name in WHOLE_FIELDS}
+    return dataclasses.replace(operations, **wide)
 
 
 def _number_slots(path: Path, columns: Mapping[str, npt.NDArray[Any]], tensor: IntArray) -> IntArray:
