@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distprof.facts.operations import NUMBERS, Kind, Operations
+from distprof.facts.run import FloatArray
 
 FORWARD_NS, BACKWARD_NS, TRANSFER_NS, JOINT_NS, OPTIMIZER_NS = 20e6, 40e6, 0.5e6, 5e6, 4e6
 SPIKE_FACTOR = 3.0
@@ -92,7 +93,7 @@ def _list_program(job: PipelineJob, stage: int) -> list[tuple[bool, int]]:
 
 
 def _play_replica(
-    job: PipelineJob, draw: np.random.Generator, rows: list[_Row], at: tuple[int, int], speeds: np.ndarray
+    job: PipelineJob, draw: np.random.Generator, rows: list[_Row], at: tuple[int, int], speeds: FloatArray
 ) -> list[float]:
     """Plays forwards and backwards; returns when each stage is done."""
     step, replica = at
@@ -139,23 +140,23 @@ def _move(
     return end_ns
 
 
-def _play_end(job: PipelineJob, draw: np.random.Generator, rows: list[_Row], step: int, done_ns: np.ndarray) -> None:
+def _play_end(job: PipelineJob, draw: np.random.Generator, rows: list[_Row], step: int, done_ns: FloatArray) -> None:
     """Collections, gradients, their norm and the optimizer."""
     ready_ns = done_ns.copy()
     for replica, stage in np.ndindex(*done_ns.shape):
         worker = 0 if job.collect_together else replica * job.stages + stage
         turn = job.collect_every and (step + worker) % job.collect_every == 0
         took_ns = job.collect_ns if turn else 0.0
-        rows.append(_Row(replica, stage, step, Kind.GC, ready_ns[replica, stage], took_ns, 0, -1))
+        rows.append(_Row(replica, stage, step, Kind.GC, float(ready_ns[replica, stage]), took_ns, 0, -1))
         ready_ns[replica, stage] += took_ns
     for kind, axis in ((Kind.GRADS, 0), (Kind.CLIP, None)):
         end_ns = np.broadcast_to(ready_ns.max(axis=axis, keepdims=True), ready_ns.shape) + JOINT_NS * _draw_factor(
             job, draw
         )
         for replica, stage in np.ndindex(*ready_ns.shape):
-            start_ns = ready_ns[replica, stage]
-            rows.append(_Row(replica, stage, step, kind, start_ns, end_ns[replica, stage] - start_ns, 0, -1))
+            start_ns = float(ready_ns[replica, stage])
+            rows.append(_Row(replica, stage, step, kind, start_ns, float(end_ns[replica, stage]) - start_ns, 0, -1))
         ready_ns = end_ns.copy()
     for replica, stage in np.ndindex(*ready_ns.shape):
         took_ns = OPTIMIZER_NS * _draw_factor(job, draw)
-        rows.append(_Row(replica, stage, step, Kind.OPTIMIZER, ready_ns[replica, stage], took_ns, 0, -1))
+        rows.append(_Row(replica, stage, step, Kind.OPTIMIZER, float(ready_ns[replica, stage]), took_ns, 0, -1))

@@ -41,7 +41,7 @@ examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details
   distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
   distprof report traces/                             one trace per rank
-  distprof report trace.parquet                       a table of operations of a pipeline-parallel job
+  distprof report trace.parquet    a table of operations of a pipeline job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
@@ -65,16 +65,17 @@ class _ShowSchema(argparse.Action):
     """Prints the schema of ``report.json`` and exits, as ``--help`` does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from distprof.render.files.report_schema import describe_schema
+        from distprof.render.files.report_schema import describe_operations_schema, describe_schema
 
-        print(json.dumps(describe_schema(), indent=2))
+        describe = describe_operations_schema if self.dest == "operations_schema" else describe_schema
+        print(json.dumps(describe(), indent=2))
         parser.exit()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
     parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them"
+        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, a folder of them, or a table"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER",
@@ -83,6 +84,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="show everything, not only what fits one screen")
     parser.add_argument(
         "--schema", action=_ShowSchema, nargs=0, help="print the JSON schema of report.json, and do nothing else"
+    )
+    parser.add_argument(
+        "--operations-schema",
+        action=_ShowSchema,
+        nargs=0,
+        help="the same, where the report is on a table of operations",
     )
     parser.add_argument("--no-write", action="store_true", help="show the report, and write no files")
     add_width(parser)

@@ -85,3 +85,13 @@ def test_one_stage_of_one_replica_without_communication(capsys: pytest.CaptureFi
 def test_a_table_is_read_alone(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = show(capsys, DATA, DATA, "--no-write")
     assert code == EXIT_USAGE and "pass it alone" in err
+
+
+def test_report_json_has_the_schema_that_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    with pytest.raises(SystemExit):
+        run_verb(["report", "--operations-schema"])
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["properties"]["schema"]["const"] == OPERATIONS_SCHEMA
+    show(capsys, DATA, "--out", tmp_path)
+    jsonschema.Draft202012Validator(schema).validate(json.loads((tmp_path / "report.json").read_text()))

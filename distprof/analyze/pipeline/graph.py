@@ -30,7 +30,7 @@ TRANSFERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class OperationGraph:
     """The operations of whole steps, sorted by worker, kind and number, and what each of them waits for."""
 
     operations: Operations
@@ -71,7 +71,7 @@ class _Shelf:
         return np.flatnonzero(self.operations.kind == NUMBERS[kind])
 
 
-def build_graph(operations: Operations) -> Graph:
+def build_graph(operations: Operations) -> OperationGraph:
     """Connects the operations of whole steps; which those are, `distprof.analyze.pipeline.whole_steps` decides."""
     shelf = _sort(operations)
     sorted_operations = shelf.operations
@@ -87,7 +87,7 @@ def build_graph(operations: Operations) -> Graph:
     steps, step = np.unique(sorted_operations.step, return_inverse=True)
     start_ns, end_ns = sorted_operations.start_ns, sorted_operations.start_ns + sorted_operations.duration_ns
     base_ns = _reduce(np.maximum, end_ns, step, len(steps)) - _reduce(np.minimum, start_ns, step, len(steps))
-    return Graph(
+    return OperationGraph(
         operations=sorted_operations, steps=steps, step=step, waits_for=waits_for, group=group,
         work_ns=_measure_work(sorted_operations, group), base_ns=base_ns,
     )  # fmt: skip
@@ -166,13 +166,13 @@ def locate_crossings(operations: Operations, rows: IntArray, kind: Kind) -> Bool
     first, last = operations.stage[rows] == 0, operations.stage[rows] == operations.num_stages - 1
     chunk = np.maximum(operations.chunk[rows], 0)
     if kind in (Kind.FORWARD_RECV, Kind.BACKWARD_SEND):
-        return ~(first & (chunk == 0))
-    return ~(last & (chunk == operations.chunk.max(initial=0)))
+        return np.asarray(~(first & (chunk == 0)))
+    return np.asarray(~(last & (chunk == operations.chunk.max(initial=0))))
 
 
 def _count_before(marked: BoolArray, workers: IntArray) -> IntArray:
     """How many of the same worker's rows before each are marked; workers are ascending."""
-    before = np.cumsum(marked) - marked
+    before: IntArray = np.cumsum(marked) - marked
     starts = np.searchsorted(workers, workers)
     return np.asarray(before - before[starts]) if len(workers) else before
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.pipeline.graph import NONE, Graph
+from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.errors import TableError
 from distprof.facts.operations import KINDS
 from distprof.facts.run import FloatArray, IntArray
@@ -49,7 +49,8 @@ class Replay:
         """How long each step takes, ``[num_steps]``."""
         _, end_ns = self._play(work_ns)
         if self.num_columns > 1:
-            return np.maximum(end_ns.max(axis=0), 0.0)
+            longest_ns: FloatArray = np.maximum(end_ns.max(axis=0), 0.0)
+            return longest_ns
         step_ns = np.zeros(self.num_steps)
         np.maximum.at(step_ns, self.step, end_ns[:, 0])
         return step_ns
@@ -69,7 +70,7 @@ class Replay:
         return start_ns[:number], end_ns[:number]
 
 
-def order_graph(graph: Graph) -> Replay:
+def order_graph(graph: OperationGraph) -> Replay:
     """Puts the operations in levels.
 
     Raises:
@@ -97,7 +98,7 @@ def order_graph(graph: Graph) -> Replay:
     return Replay(levels=tuple(levels), num_columns=num_columns, step=graph.step, num_steps=len(graph.steps))
 
 
-def _count_columns(graph: Graph) -> int:
+def _count_columns(graph: OperationGraph) -> int:
     """The number of steps if all have one structure, else 1."""
     steps, number = len(graph.steps), len(graph.operations)
     if number % steps or (np.diff(graph.step) != 0).sum() != steps - 1:
@@ -112,7 +113,7 @@ def _count_columns(graph: Graph) -> int:
     return steps if (group == group[0]).all() and (waits_for == waits_for[0]).all() else 1
 
 
-def _number_levels(graph: Graph, group: IntArray, waits_for: IntArray) -> tuple[IntArray, IntArray]:
+def _number_levels(graph: OperationGraph, group: IntArray, waits_for: IntArray) -> tuple[IntArray, IntArray]:
     """The level at which each operation can start, and that at which all of its partners have: ``[num_operations]``."""
     number = len(group)
     targets, slots = np.nonzero(waits_for != NONE)
@@ -145,10 +146,11 @@ def _spread(first: IntArray, chosen: IntArray) -> IntArray:
     sizes = first[chosen + 1] - first[chosen]
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) - np.repeat(ends - sizes, sizes) + np.repeat(first[chosen], sizes)
+    positions: IntArray = np.arange(total) - np.repeat(ends - sizes, sizes) + np.repeat(first[chosen], sizes)
+    return positions
 
 
-def _raise_circle(graph: Graph, row: int) -> None:
+def _raise_circle(graph: OperationGraph, row: int) -> None:
     found = graph.operations
     raise TableError(
         f"step {found.step[row]}: dp {found.replica[row]}, stage {found.stage[row]}: "

@@ -95,7 +95,8 @@ def _average(passes: _Passes, chosen: BoolArray) -> FloatArray:
     """The mean over the chosen passes of each micro-batch, ``[num_groups]``; NaN where there is none."""
     total = np.bincount(passes.group[chosen], weights=passes.more[chosen], minlength=passes.num_groups)
     count = np.bincount(passes.group[chosen], minlength=passes.num_groups)
-    return np.divide(total, count, out=np.full(passes.num_groups, np.nan), where=count > 0)
+    means: FloatArray = np.divide(total, count, out=np.full(passes.num_groups, np.nan), where=count > 0)
+    return means
 
 
 def _compute_chance(recorded: Recorded, passes: _Passes) -> float:
@@ -107,8 +108,8 @@ def _compute_chance(recorded: Recorded, passes: _Passes) -> float:
     there = np.isfinite(halves[0]) & np.isfinite(halves[1])
     if there.sum() < FEW_GROUPS:
         return 1.0
-    ranked = [np.argsort(np.argsort(half[there])).astype(float) for half in halves]
-    alike, free = float(np.corrcoef(*ranked)[0, 1]), int(there.sum()) - 2
+    one, other = (np.argsort(np.argsort(half[there])).astype(np.float64) for half in halves)
+    alike, free = float(np.corrcoef(one, other)[0, 1]), int(there.sum()) - 2
     return t_survival(alike * math.sqrt(free / max(1 - alike * alike, 1e-12)), free) if alike > 0 else 1.0
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.pipeline.graph import Graph
+from distprof.analyze.pipeline.graph import OperationGraph
 from distprof.analyze.pipeline.replay import Replay
 from distprof.facts.operations import MEAN_KINDS, NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
@@ -19,7 +19,7 @@ PASSES = (Kind.FORWARD, Kind.BACKWARD)
 class Recorded:
     """A job that is judged: its graph, the order of its replay, and what that says of the job as it is."""
 
-    graph: Graph
+    graph: OperationGraph
     replay: Replay
     step_ns: FloatArray
     """Steps replayed with recorded durations, ``[num_steps]``."""
@@ -53,8 +53,8 @@ class Recorded:
         rows, size = self.select(*kinds), int(np.prod(self.shape))
         total = np.bincount(self.worker[rows], weights=self.graph.work_ns[rows], minlength=size)
         count = np.bincount(self.worker[rows], minlength=size)
-        mean = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
-        return mean.reshape(self.shape)
+        mean: FloatArray = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+        return np.asarray(mean).reshape(self.shape)
 
     def measure_stages(self, kind: Kind) -> FloatArray:
         """The usual duration of a kind on each stage, ``[num_stages]``: the median over steps, and of the replicas the
@@ -64,7 +64,7 @@ class Recorded:
         return usual_ns
 
 
-def make_ideal(graph: Graph) -> FloatArray:
+def make_ideal(graph: OperationGraph) -> FloatArray:
     """The duration or transfer of each operation in an ideal job: the mean of computation, the median of the rest."""
     ideal_ns = np.zeros(len(graph.operations))
     for kind, number in NUMBERS.items():

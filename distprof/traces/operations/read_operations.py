@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.errors import DataError, TableError
-from distprof.facts.operations import KINDS, NUMBERS, Operations, number_workers
+from distprof.facts.operations import KINDS, Operations, number_workers
 from distprof.facts.run import FloatArray, IntArray
 from distprof.storage.safe_open import begins_with, open_file
 from distprof.traces.operations.columns import FIELDS, LAYOUT, choose_columns
@@ -33,6 +33,7 @@ MOST_INT32 = 1 << 31
 """Columns of smaller numbers take half the memory while a table is read."""
 NO_PYARROW = "a Parquet file needs pyarrow: pip install 'distprof[parquet]', or write the table as CSV"
 WHOLE_FIELDS = ("replica", "stage", "rank", "step", "number", "chunk", "micro_batch")
+PLACES: Mapping[str, int] = {str(kind): place for place, kind in enumerate(KINDS)}
 Batch = Mapping[str, npt.NDArray[Any]]
 """Columns by their heads. Numbers are float64, NaN: empty."""
 
@@ -159,7 +160,7 @@ def _take_column(path: Path, name: str, column: Any, row: int) -> npt.NDArray[An
     encoded = column if hasattr(column, "dictionary") else column.dictionary_encode()
     words = encoded.dictionary.to_pylist()
     at = np.asarray(encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False), dtype=np.int64)
-    numbers = np.array([*(NUMBERS.get(word, -1) for word in words), -1])[at]
+    numbers = np.array([*(PLACES.get(word, -1) for word in words), -1])[at]
     if (numbers < 0).any():
         wrong = int((numbers < 0).argmax())
         _raise_kind(path, name, row + wrong, [*words, None][int(at[wrong])])
@@ -197,7 +198,7 @@ def _read_lines(path: Path, file: BinaryIO) -> Iterator[str]:
 
 def _parse(path: Path, name: str, cells: Sequence[str], row: int) -> npt.NDArray[Any]:
     if FIELDS[name] == "kind":
-        numbers = np.array([NUMBERS.get(cell.strip(), -1) for cell in cells])
+        numbers = np.array([PLACES.get(cell.strip(), -1) for cell in cells])
         if (numbers < 0).any():
             wrong = int((numbers < 0).argmax())
             _raise_kind(path, name, row + wrong, cells[wrong].strip())
@@ -232,7 +233,7 @@ def _make_operations(path: Path, columns: dict[str, npt.NDArray[Any]]) -> Operat
     del slot
     operations = Operations(**columns)
     operations = _fold(operations) if tensor.any() else operations
-    wide = {name: np.asarray(getattr(operations, name), dtype=np.int64) for name in WHOLE_FIELDS}
+    wide: dict[str, Any] = {name: np.asarray(getattr(operations, name), dtype=np.int64) for name in WHOLE_FIELDS}
     return dataclasses.replace(operations, **wide)
 
 
@@ -256,7 +257,8 @@ def _number_slots(path: Path, columns: Mapping[str, npt.NDArray[Any]], tensor: I
                 "and tp name: in every step each rank has rows"
             )
         slot = slot * len(there) + values
-    return slot * len(KINDS) + columns["kind"]
+    slots: IntArray = slot * len(KINDS) + columns["kind"]
+    return slots
 
 
 def _number_by_start(slot: IntArray, start_ns: FloatArray) -> IntArray:

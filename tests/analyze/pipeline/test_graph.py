@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulate.pipeline_job import PipelineJob, make_operations
-from distprof.analyze.pipeline.graph import Graph, build_graph
+from distprof.analyze.pipeline.graph import OperationGraph, build_graph
 from distprof.analyze.pipeline.replay import Replay, order_graph
 from distprof.analyze.pipeline.report_operations import report_operations
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
@@ -51,7 +51,7 @@ def make_table(rows: tuple[tuple[int, Kind, int, float, float], ...]) -> Operati
     )  # fmt: skip
 
 
-def connect(operations: Operations) -> tuple[Graph, Replay]:
+def connect(operations: Operations) -> tuple[OperationGraph, Replay]:
     graph = build_graph(operations)
     return graph, order_graph(graph)
 
