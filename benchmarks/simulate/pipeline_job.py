@@ -41,6 +41,8 @@ class PipelineJob:
     """By stage, how many times as much it has to do."""
     long_steps: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """By step and replica, how many times as long its sequences take."""
+    length_ratio: float = 0.0
+    """Standard deviation of the logarithm of the length of a micro-batch's sequences."""
     slow_links: Mapping[int, float] = field(default_factory=dict)
     """By lower stage, how many times as long transfers take."""
     collect_every: int = 0
@@ -97,6 +99,7 @@ def _play_replica(
 ) -> list[float]:
     """Plays forwards and backwards; returns when each stage is done."""
     step, replica = at
+    lengths = np.exp(job.length_ratio * draw.standard_normal(job.micro_batches)) if job.length_ratio else None
     programs = [_list_program(job, stage) for stage in range(job.stages)]
     clock_ns, done = [0.0] * job.stages, [0] * job.stages
     sent_ns: dict[tuple[int, bool, int], float] = {}
@@ -112,6 +115,7 @@ def _play_replica(
                                             sent_ns[source, forward, batch], clock_ns[stage])  # fmt: skip
                 took_ns = (FORWARD_NS if forward else BACKWARD_NS) * job.uneven.get(stage, 1.0)
                 took_ns *= job.slow.get((replica, stage), 1.0) * job.long_steps.get((step, replica), 1.0)
+                took_ns *= 1.0 if lengths is None else float(lengths[batch])
                 took_ns *= float(np.exp(speeds[stage])) * _draw_factor(job, draw)
                 kind = Kind.FORWARD if forward else Kind.BACKWARD
                 rows.append(_Row(replica, stage, step, kind, clock_ns[stage], took_ns, batch, batch))

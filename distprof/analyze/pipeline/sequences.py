@@ -14,7 +14,7 @@ import numpy as np
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
 from distprof.analyze.pipeline.equals import LEAST_NS
 from distprof.analyze.pipeline.work import PASSES, Recorded
-from distprof.analyze.stats.significance import t_survival
+from distprof.analyze.stats.significance import binomial_tail, t_survival
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
 from distprof.facts.trace import BoolArray
@@ -23,7 +23,7 @@ from distprof.report.operations_report import PipelineCauseKind
 NOTABLE_RATIO = 0.05
 """A replica that takes so much longer than the others in a step has more to do there."""
 MOST_RATIO = 0.8
-"""Share of such steps that must be one replica's for it to be named."""
+"""Share of such steps that must be one replica's for it to be named, besides being too many to be so by chance."""
 FEW_GROUPS = 16
 
 
@@ -144,6 +144,8 @@ def _choose_replica(load: FloatArray) -> tuple[int | None, float, int]:
         return None, float(more.max(axis=1).mean()), len(load)
     counts = np.bincount(highest[notable], minlength=load.shape[1])
     replica = int(counts.argmax())
-    named = counts[replica] >= MOST_RATIO * counts.sum()
+    total = int(counts.sum())
+    chance = load.shape[1] * binomial_tail(int(counts[replica]), total, 1 / load.shape[1])
+    named = counts[replica] >= MOST_RATIO * total and chance <= share_alpha(PipelineCauseKind.UNEQUAL_SEQUENCES)
     rows = notable & (highest == replica) if named else notable
     return replica if named else None, float(more.max(axis=1)[rows].mean()), int(rows.sum())

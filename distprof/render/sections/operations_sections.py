@@ -6,6 +6,7 @@ from distprof.render.sections.cause_words import show_share
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_factor, format_ratio, format_time
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind, StageReport
+from distprof.report.wait_report import Estimate
 
 NOBODY = "no worker, stage, link or micro-batch stands out"
 KINDS = {
@@ -21,6 +22,17 @@ WITHOUT = {
 MOST_REASONS = 100
 """Steps of which it is said why they are left out."""
 REASON_LIMIT = 200
+MOST_PERCENT = 100.0
+"""From this ratio on, percentages have too many digits."""
+
+
+def _show_ratio(ratio: float | None) -> str:
+    """A percentage, or how many times as much where that has more digits than anybody reads."""
+    return format_ratio(ratio) if ratio is None or abs(ratio) < MOST_PERCENT else f"{ratio:.3g} times"
+
+
+def _show_saved(share: Estimate) -> str:
+    return show_share(share) if abs(share.low) < MOST_PERCENT else _show_ratio(share.value)
 
 
 def describe_pipeline(report: OperationsReport) -> str:
@@ -66,17 +78,17 @@ def _show_more(cause: PipelineCause) -> str:
     """``2.4 times as long as``, or ``12.3 % longer than``."""
     if cause.more_ratio >= 1:
         return f"{format_factor(1 + cause.more_ratio)} as long as"
-    return f"{format_ratio(cause.more_ratio)} longer than"
+    return f"{_show_ratio(cause.more_ratio)} longer than"
 
 
 def _describe_stage(cause: PipelineCause, report: OperationsReport) -> str:
     if cause.alone:
         return (
-            f"stage {cause.stage} takes {format_ratio(cause.more_ratio)} longer than the other stages: it has more to "
+            f"stage {cause.stage} takes {_show_ratio(cause.more_ratio)} longer than the other stages: it has more to "
             "do, or its rank is slow, which a single replica does not tell"
         )
     where = "both replicas" if report.num_replicas == 2 else f"all {report.num_replicas:,} replicas"
-    return f"stage {cause.stage} has {format_ratio(cause.more_ratio)} more to do than the other stages, on {where}"
+    return f"stage {cause.stage} has {_show_ratio(cause.more_ratio)} more to do than the other stages, on {where}"
 
 
 def _describe_sequences(cause: PipelineCause, report: OperationsReport) -> str:
@@ -85,9 +97,9 @@ def _describe_sequences(cause: PipelineCause, report: OperationsReport) -> str:
         return f"micro-batches are unequal: some take longer than others, {where}"
     when = f"in {cause.steps_count:,} of {report.num_steps:,} steps"
     if cause.replica is None:
-        more = f"{format_ratio(cause.more_ratio)} more to do than the others"
+        more = f"{_show_ratio(cause.more_ratio)} more to do than the others"
         return f"micro-batches are unequal: now one replica, now another has {more} {when}, {where}"
-    return f"replica {cause.replica} had {format_ratio(cause.more_ratio)} more to do {when}, {where}"
+    return f"replica {cause.replica} had {_show_ratio(cause.more_ratio)} more to do {when}, {where}"
 
 
 def _name_cause(cause: PipelineCause) -> str:
@@ -119,10 +131,10 @@ def list_pipeline_facts(report: OperationsReport) -> list[Fact]:
         parts = (
             ("warm-up", bubble.warm_up_ratio), ("steady", bubble.steady_ratio), ("cool-down", bubble.cool_down_ratio)
         )  # fmt: skip
-        shown = ", ".join(f"{format_ratio(value)} {name}" for name, value in parts)
-        facts.append(Fact(label="bubble", text=f"{shown}; in theory {format_ratio(bubble.theory_ratio)}"))
+        shown = ", ".join(f"{_show_ratio(value)} {name}" for name, value in parts)
+        facts.append(Fact(label="bubble", text=f"{shown}; in theory {_show_ratio(bubble.theory_ratio)}"))
         facts.append(
-            Fact(label="waiting", text=f"{format_ratio(bubble.waiting_ratio)} of computation beyond the theory")
+            Fact(label="waiting", text=f"{_show_ratio(bubble.waiting_ratio)} of computation beyond the theory")
         )
     measured = f"{report.num_steps:,} steps of {format_count(report.micro_batches)} micro-batches"
     facts.append(Fact(label="measured", text=measured + ("; intervals are 95 %" if report.judged else "")))
@@ -142,7 +154,7 @@ def name_pipeline(report: OperationsReport) -> str:
 def list_operations_tables(report: OperationsReport, most: int | None = None) -> list[Section]:
     """Causes, stages and what-if; of each table so many rows at most. None: all."""
     causes = [
-        (KINDS[cause.kind], _show_place(cause), format_ratio(cause.more_ratio), show_share(cause.lost_ratio),
+        (KINDS[cause.kind], _show_place(cause), _show_ratio(cause.more_ratio), _show_saved(cause.lost_ratio),
          format_time(cause.lost_ns.value))
         for cause in report.causes[:most]
     ]  # fmt: skip
@@ -151,11 +163,11 @@ def list_operations_tables(report: OperationsReport, most: int | None = None) ->
             str(stage.stage),
             format_time(stage.forward_ns),
             format_time(stage.backward_ns),
-            format_ratio(stage.more_ratio),
+            _show_ratio(stage.more_ratio),
         )
         for stage in _choose_stages(report, most)
     ]
-    changes = [(item.name, show_share(item.saved_ratio)) for item in report.what_ifs[:most]]
+    changes = [(item.name, _show_saved(item.saved_ratio)) for item in report.what_ifs[:most]]
     return [
         Section(
             key="pipeline_causes", title="causes",

@@ -42,7 +42,7 @@ LAYOUT: Mapping[str, Layout] = {
     "duration_ns": Layout(names={"duration_ns": 1.0, "duration_s": 1e9, "duration": 1e9}, whole=False, most=LATEST_NS),
     "tensor": Layout(names=_name("tp", "tp_rank"), required=False, most=MOST_WORKERS),
     "rank": Layout(names=_name("rank"), required=False, least=-1.0),
-    "number": Layout(names=_name("number", "seq_id"), required=False, most=2.0**31),
+    "number": Layout(names=_name("number", "seq_id"), required=False, least=-1.0, most=2.0**31),
     "chunk": Layout(names=_name("chunk", "mc"), required=False, least=-1.0, most=4096.0),
     "micro_batch": Layout(names=_name("micro_batch", "mb_id"), required=False, least=-1.0),
 }

@@ -227,11 +227,12 @@ def _make_operations(path: Path, columns: dict[str, npt.NDArray[Any]]) -> Operat
     for field in ("rank", "chunk", "micro_batch"):
         columns.setdefault(field, np.full(count, -1, dtype=np.int32))
     slot = _number_slots(path, columns, tensor)
-    if "number" not in columns:
-        columns["number"] = _number_by_start(slot, columns["start_ns"])
-    _require_once(path, columns, slot)
+    kept = _number(columns, slot)
+    _require_once(path, columns, np.where(kept, slot, -1))
     del slot
     operations = Operations(**columns)
+    if not kept.all():
+        operations, tensor = operations.choose(kept), tensor[kept]
     operations = _fold(operations) if tensor.any() else operations
     wide: dict[str, Any] = {name: np.asarray(getattr(operations, name), dtype=np.int64) for name in WHOLE_FIELDS}
     return dataclasses.replace(operations, **wide)
@@ -261,6 +262,18 @@ def _number_slots(path: Path, columns: Mapping[str, npt.NDArray[Any]], tensor: I
     return slots
 
 
+def _number(columns: dict[str, npt.NDArray[Any]], slot: IntArray) -> npt.NDArray[np.bool_]:
+    """Numbers operations that have no number, where none of their kind on their rank in their step has one; others are
+    transfers without partners beside those that have some, and are not kept."""
+    numbers = columns.setdefault("number", np.full(len(slot), -1, dtype=np.int32))
+    missing = numbers < 0
+    if not missing.any():
+        return ~missing
+    numbered = np.isin(slot, slot[~missing])
+    columns["number"] = np.where(missing, _number_by_start(slot, columns["start_ns"]), numbers)
+    return np.asarray(~(missing & numbered))
+
+
 def _number_by_start(slot: IntArray, start_ns: FloatArray) -> IntArray:
     """Which one of its kind an operation is on its rank in its step, in the order of their starts."""
     order = np.lexsort((start_ns, slot))
@@ -273,7 +286,7 @@ def _number_by_start(slot: IntArray, start_ns: FloatArray) -> IntArray:
 def _require_once(path: Path, columns: Mapping[str, npt.NDArray[Any]], slot: IntArray) -> None:
     keys = slot * (int(columns["number"].max()) + 1) + columns["number"]
     order = np.argsort(keys, kind="stable")
-    same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+    same = np.flatnonzero((keys[order[1:]] == keys[order[:-1]]) & (slot[order[1:]] >= 0))
     if len(same):
         first, second = (int(order[same[0] + more]) for more in (0, 1))
         kind = KINDS[int(columns["kind"][second])]

@@ -59,6 +59,13 @@ def test_numbers_follow_the_starts_where_there_are_none(tmp_path: Path) -> None:
     assert found.number.tolist() == [1, 0, 0, 0]
 
 
+def test_transfers_without_a_number_beside_numbered_ones_have_no_partner(tmp_path: Path) -> None:
+    rows = ("0,0,0,forward-recv,1,1,-1", "0,0,0,forward-recv,2,1,0", "0,0,0,gc,5,1,", "0,0,0,gc,4,1,-1")
+    found = read_operations(write(tmp_path / "x.csv", *rows, heads="dp,pp,step,kind,start_s,duration_s,number"))
+    assert (found.start_ns / 1e9).tolist() == [2, 5, 4]
+    assert found.number.tolist() == [0, 1, 0]
+
+
 def test_the_ranks_of_a_tensor_parallel_group_are_one(tmp_path: Path) -> None:
     heads = "dp,pp,tp,step,kind,start_s,duration_s"
     rows = ("0,0,0,0,gc,1,1", "0,0,1,0,gc,1.5,1.5")
