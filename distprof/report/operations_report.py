@@ -19,6 +19,8 @@ class PipelineCauseKind(enum.StrEnum):
 
     SLOW_WORKER = "slow_worker"
     """One stage of one replica takes longer than the same stage of the other replicas."""
+    SLOW_REPLICA = "slow_replica"
+    """All stages of one replica take longer than those of the other replicas, in every step."""
     UNEVEN_STAGE = "uneven_stage"
     """A stage has more to do than the other stages, on all replicas."""
     UNEQUAL_SEQUENCES = "unequal_sequences"

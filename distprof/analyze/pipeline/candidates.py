@@ -16,7 +16,7 @@ from distprof.facts.run import FloatArray
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
-    PipelineCauseKind.SLOW_WORKER: 0.4, PipelineCauseKind.UNEVEN_STAGE: 0.2,
+    PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
     PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.2,
 })  # fmt: skip
 """What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""

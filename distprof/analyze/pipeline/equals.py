@@ -35,17 +35,30 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if replicas < 2:
         return []
-    excess = _exceed_equals(_measure_passes(recorded))
+    logs = _measure_passes(recorded)
+    excess = _exceed_equals(logs)
     centre = midmean(np.moveaxis(excess, 0, -1))
     alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
     p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
     found = []
     for replica, stage in np.argwhere((centre > 0) & (p_values <= alpha)).tolist():
-        others = np.delete(centre.reshape(-1), replica * stages + stage)
-        scatter = 1.4826 * float(np.median(np.abs(others)))
-        if centre[replica, stage] > SCATTER_FACTOR * scatter:
+        if centre[replica, stage] > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
             found.append(_describe_worker(recorded, replica, stage, float(centre[replica, stage]), num_steps))
     return found
+
+
+def _measure_scatter(logs: FloatArray, replica: int, stage: int) -> float:
+    """How far other workers are from their equals, as a robust standard deviation: those of the other replicas among
+    each other or, where there is one other replica, those of the other stages; 0 where there is nobody else."""
+    if logs.shape[1] > 2:
+        return _measure_spread(_exceed_equals(np.delete(logs, replica, axis=1)))
+    return _measure_spread(np.delete(_exceed_equals(logs), stage, axis=2))
+
+
+def _measure_spread(excess: FloatArray) -> float:
+    """Of the usual excesses of workers, about 0; ``[num_steps, ...]``."""
+    centres = midmean(np.moveaxis(excess, 0, -1))
+    return 1.4826 * float(np.median(np.abs(centres))) if centres.size else 0.0
 
 
 def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
@@ -81,6 +94,33 @@ def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float
         kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=num_steps, work_ns=work_ns,
         what=str(what[0]) if len(what) == 1 else "computation", more_ratio=float(np.exp(centre)) - 1,
     )  # fmt: skip
+
+
+def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
+    """Replicas of which every stage takes longer than the same stage of the others: by an intersection-union test, as
+    in `detect_uneven_stages`."""
+    num_steps, replicas, stages = recorded.shape
+    if replicas < 2 or stages < 2:
+        return []
+    logs = _measure_passes(recorded)
+    excess = compare_with_others(logs, axis=1)
+    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    least = midmean(np.moveaxis(excess, 0, -1)).min(axis=1)
+    alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
+    found = []
+    for replica in np.flatnonzero((least > 0) & (p_values <= alpha).all(axis=1)).tolist():
+        others = np.delete(logs, replica, axis=1).mean(axis=2)
+        if replicas > 2 and least[replica] < SCATTER_FACTOR * _measure_spread(compare_with_others(others, axis=1)):
+            continue
+        rows = recorded.select(*PASSES) & (recorded.graph.operations.replica == replica)
+        common = np.maximum(excess[:, replica].min(axis=1), 0.0)
+        work_ns = recorded.graph.work_ns.copy()
+        work_ns[rows] *= np.exp(-common)[recorded.graph.step[rows]]
+        found.append(PipelineCandidate(
+            kind=PipelineCauseKind.SLOW_REPLICA, replica=replica, what="computation", steps_count=num_steps,
+            more_ratio=float(np.exp(least[replica])) - 1, work_ns=work_ns,
+        ))  # fmt: skip
+    return found
 
 
 def compare_stages(recorded: Recorded) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 import distprof
 from distprof.analyze.pipeline.bubble import measure_bubble
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others
-from distprof.analyze.pipeline.equals import detect_slow_workers, detect_uneven_stages, even_out
+from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages, even_out
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
@@ -34,7 +34,7 @@ from distprof.report.operations_report import (
 from distprof.report.wait_report import Estimate
 
 FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
-    detect_slow_workers, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
+    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
 )  # fmt: skip
 
 

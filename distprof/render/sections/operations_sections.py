@@ -11,6 +11,7 @@ from distprof.report.wait_report import Estimate
 NOBODY = "no worker, stage, link or micro-batch stands out"
 KINDS = {
     PipelineCauseKind.SLOW_WORKER: "slow worker", PipelineCauseKind.UNEVEN_STAGE: "uneven stage",
+    PipelineCauseKind.SLOW_REPLICA: "slow replica",
     PipelineCauseKind.UNEQUAL_SEQUENCES: "unequal sequences", PipelineCauseKind.SLOW_LINK: "slow link",
     PipelineCauseKind.COLLECTIONS: "garbage collection",
 }  # fmt: skip
@@ -57,6 +58,11 @@ def _describe_cause(cause: PipelineCause, report: OperationsReport) -> str:
         return (
             f"dp {cause.replica}, stage {cause.stage}{rank} is slow: its {cause.what} takes {_show_more(cause)} that "
             f"of stage {cause.stage} on the other replicas"
+        )
+    if cause.kind is PipelineCauseKind.SLOW_REPLICA:
+        return (
+            f"replica {cause.replica} takes {_show_more(cause)} the others on all stages, in every step: its sequences "
+            "are longer, or its hosts are slow"
         )
     if cause.kind is PipelineCauseKind.UNEVEN_STAGE:
         return _describe_stage(cause, report)
