@@ -11,7 +11,7 @@ import numpy as np
 
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
-from distprof.analyze.stats.statistics import midmean
+from distprof.analyze.stats.statistics import medians_of_others, midmean
 from distprof.facts.run import FloatArray
 from distprof.report.operations_report import PipelineCauseKind
 
@@ -72,6 +72,5 @@ def compute_p_values(excess: FloatArray) -> FloatArray:
 def compare_with_others(values: FloatArray, axis: int) -> FloatArray:
     """Each value less the median of the others along an axis of two or more."""
     moved = np.moveaxis(values, axis, 0)
-    others = [np.median(np.delete(moved, index, axis=0), axis=0) for index in range(len(moved))]
-    excess: FloatArray = np.moveaxis(moved - np.stack(others), 0, axis)
+    excess: FloatArray = np.moveaxis(moved - medians_of_others(moved), 0, axis)
     return excess

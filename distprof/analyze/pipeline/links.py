@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.pipeline.candidates import PipelineCandidate, compute_p_values, share_alpha
+from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, compute_p_values, share_alpha
 from distprof.analyze.pipeline.equals import LEAST_NS
 from distprof.analyze.pipeline.work import Recorded
 from distprof.analyze.stats.statistics import fast_median, midmean
@@ -30,11 +30,11 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, links = speeds.shape
     if replicas * links < 2:
         return []
-    excess = np.empty_like(speeds)
-    for replica, link in np.ndindex(replicas, links):
-        others = np.ones((replicas, links), dtype=bool)
-        others[(slice(None), link) if links > 1 else (replica, link)] = False
-        excess[:, replica, link] = speeds[:, replica, link] - fast_median(speeds[:, others], axis=1)
+    if links > 1:
+        others = [fast_median(np.delete(speeds, link, axis=2).reshape(num_steps, -1), axis=1) for link in range(links)]
+        excess = speeds - np.stack(others, axis=1)[:, None, :]
+    else:
+        excess = compare_with_others(speeds, axis=1)
     alpha = share_alpha(PipelineCauseKind.SLOW_LINK, replicas * links)
     centre = midmean(np.moveaxis(excess, 0, -1))
     p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, links)

@@ -15,6 +15,9 @@ from distprof.errors import TableError
 from distprof.facts.operations import KINDS
 from distprof.facts.run import FloatArray, IntArray
 
+MOST_LEVELS = 20_000
+"""So many operations of a step may wait for each other one by one: thirty times more than in the largest jobs known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
@@ -126,6 +129,8 @@ def _number_levels(graph: OperationGraph, group: IntArray, waits_for: IntArray) 
     level, group_level = np.full(number, NONE), np.full(number, NONE)
     ready, depth = np.flatnonzero(missing == 0), 0
     while len(ready):
+        if depth == MOST_LEVELS:
+            raise TableError(f"more than {MOST_LEVELS:,} operations of a step wait for each other, one after the other")
         level[ready] = depth
         np.subtract.at(absent, group[ready], 1)
         complete = np.unique(group[ready])

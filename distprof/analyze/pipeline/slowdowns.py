@@ -12,8 +12,8 @@ from distprof.facts.run import FloatArray
 from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineSlowdown
 
-MOST_WORKERS = 16
-"""Workers that are replayed one by one: those that compute for longest, if there are more."""
+MOST_PARTS, MOST_WORKERS = 64, 16
+"""Replicas or stages, and workers, that are replayed one by one: those that compute for longest, if there are more."""
 LINKS = {
     "forward-pp-comm": (Kind.FORWARD_SEND, Kind.FORWARD_RECV),
     "backward-pp-comm": (Kind.BACKWARD_SEND, Kind.BACKWARD_RECV),
@@ -34,12 +34,12 @@ def list_slowdowns(recorded: Recorded, ideal_ns: FloatArray) -> tuple[PipelineSl
 
 def _list_parts(recorded: Recorded) -> Iterator[tuple[str, str, BoolArray]]:
     found = recorded.graph.operations
-    for replica in range(found.num_replicas):
+    busy_ns = recorded.sum_work(*PASSES).mean(axis=0)
+    for replica in _choose_busiest(busy_ns.sum(axis=1), MOST_PARTS):
         yield "dp", str(replica), found.replica == replica
-    for stage in range(found.num_stages):
+    for stage in _choose_busiest(busy_ns.sum(axis=0), MOST_PARTS):
         yield "stage", str(stage), found.stage == stage
-    busy_ns = recorded.sum_work(*PASSES).mean(axis=0).reshape(-1)
-    for worker in np.sort(np.argsort(-busy_ns, kind="stable")[:MOST_WORKERS]).tolist():
+    for worker in _choose_busiest(busy_ns.reshape(-1), MOST_WORKERS):
         replica, stage = divmod(worker, found.num_stages)
         yield "worker", f"dp {replica}, stage {stage}", (found.replica == replica) & (found.stage == stage)
     joined = {kind: name for name, kinds in LINKS.items() for kind in kinds}
@@ -50,3 +50,9 @@ def _list_parts(recorded: Recorded) -> Iterator[tuple[str, str, BoolArray]]:
         rows = recorded.select(*kinds)
         if rows.any():
             yield "kind", name, rows
+
+
+def _choose_busiest(busy_ns: FloatArray, most: int) -> list[int]:
+    """Positions of those that compute for longest, ascending."""
+    chosen: list[int] = np.sort(np.argsort(-busy_ns, kind="stable")[:most]).tolist()
+    return chosen

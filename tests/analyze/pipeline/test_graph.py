@@ -171,3 +171,15 @@ def test_published_slowdowns(name: str) -> None:
     for by, key in (("dp", "dp_rank"), ("stage", "stage"), ("kind", "optype")):
         found = {item.name: item.slowdown_ratio for item in report.slowdowns if item.by == by}
         assert found == pytest.approx(published[f"blocking_decompose_by_{key}"], rel=1e-4), by
+
+
+def test_a_step_without_end_is_refused() -> None:
+    count = 12_000
+    kinds = np.tile([NUMBERS[Kind.FORWARD], NUMBERS[Kind.BACKWARD]], count).astype(np.int8)
+    zeros, at = np.zeros(2 * count, dtype=np.int64), np.arange(2 * count)
+    operations = Operations(
+        replica=zeros, stage=zeros, rank=zeros, step=zeros, kind=kinds, start_ns=1e6 * at,
+        duration_ns=np.full(2 * count, 1e6), number=at // 2, chunk=zeros, micro_batch=at // 2,
+    )  # fmt: skip
+    with pytest.raises(TableError, match="more than 20,000 operations of a step wait for each other"):
+        connect(operations)
