@@ -33,7 +33,9 @@ def report_table(path: Path, *, out: Path | None, console: Console, details: boo
         report = report_operations(operations, path.name)
     except TableError as error:
         raise TableError(f"{path}: {error}") from None
-    written = None if out is None else write_into(out, partial(write_operations_files, report=report))
+    written = (
+        None if out is None else write_into(out, partial(write_operations_files, operations=operations, report=report))
+    )
     place = (
         f"{', '.join(written.names)} in {name_folder(out)}; " if out is not None and written and written.names else ""
     )

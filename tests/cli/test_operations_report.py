@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def test_the_uneven_stage_of_a_real_job(capsys: pytest.CaptureFixture[str], tmp_
     plain = json.loads((tmp_path / "report.json").read_text())
     assert plain["schema"] == OPERATIONS_SCHEMA
     assert (plain["num_replicas"], plain["num_stages"], plain["num_steps"]) == (2, 4, 8)
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    passes = [event for event in events if event["ph"] == "X" and event["name"] == "forward-compute 3"]
+    assert len(passes) == 8 * 2 * 4 and {event["pid"] for event in passes} == {0, 1}
+    begins = {step: min(event["ts"] for event in passes if event["args"]["step"] == step) for step in (259, 261)}
+    assert 2.0e6 < begins[261] - begins[259] < 2.4e6, "steps stand one behind the other"
     page = (tmp_path / "report.html").read_text()
     assert "Stage 3 has" in page and "<script" not in page
 

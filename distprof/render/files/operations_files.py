@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
+from distprof.render.files.operations_timeline import render_operations_trace
 from distprof.render.html.page import capitalise, end_sentence, make_page, show_section
 from distprof.render.markup import show
 from distprof.render.sections.operations_sections import describe_pipeline, list_operations_sections, name_pipeline
@@ -13,11 +15,12 @@ from distprof.report.operations_report import OperationsReport, to_plain_operati
 from distprof.storage.whole_file import write_json, write_whole
 
 
-def write_operations_files(folder: Path, report: OperationsReport) -> Written:
-    """Writes ``report.html`` and ``report.json``, each atomically; never raises OSError."""
+def write_operations_files(folder: Path, operations: Operations, report: OperationsReport) -> Written:
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_operations_html(report)),
         "report.json": lambda path: write_json(path, to_plain_operations(report)),
+        "trace.json.gz": lambda path: write_whole(path, render_operations_trace(operations, report.name)),
     }
     return write_each(folder, writers)
 
