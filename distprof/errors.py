@@ -24,6 +24,12 @@ class DataError(DistprofError):
     """A file is missing, damaged, or not what it claims to be."""
 
 
+class TableError(DataError):
+    """A table of operations says what cannot be: the message names the column and the row."""
+
+    exit_code = EXIT_PARTIAL
+
+
 def describe_error(error: BaseException) -> str:
     """The kind of an error, and the first line of what it says, cut at 200 characters."""
     return f"{type(error).__name__}: {read_first_line(error)}"

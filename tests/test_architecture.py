@@ -30,7 +30,8 @@ ROOMS: tuple[str, ...] = (
 
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": (
-        "stats", "clocks", "cycles", "replay", "links traces/findings", "traces summary predict", "causes", "live", ".",
+        "stats", "clocks", "cycles", "replay", "links traces/findings pipeline", "traces summary predict", "causes",
+        "live", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
     "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
@@ -53,7 +54,7 @@ ALLOWED = {
     "wandb_workspaces": "render/wandb/wandb_workspace.py",
     "rich": "render/terminal cli __main__ train/job.py",
     "nvtx": "record",
-    "pyarrow": "render/files/column_files.py",
+    "pyarrow": "render/files/column_files.py traces/operations/read_operations.py",
     "hydra": "config/compose cli/sweep",
     "omegaconf": "config/compose cli/sweep",
 }

@@ -11,12 +11,13 @@ from pathlib import Path
 from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
 from benchmarks.fuzz.kineto import make_kineto_case, make_sound_trace
 from benchmarks.fuzz.modules import make_module_case
+from benchmarks.fuzz.operations import make_operations_case
 from benchmarks.fuzz.streams import Folder, make_stream_case
 from benchmarks.fuzz.tops import make_top_case
 from distprof.traces.tables.projection import PROJECTIONS
 from distprof.traces.tables.six_tables import TABLES
 
-KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "tops")
+KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "operations", "tops")
 TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
@@ -39,6 +40,10 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
     if kind == "tops":
         whole, changes = make_top_case(folder, draws)
         return Case(kind=kind, arguments=tuple(whole), told=tuple(changes))
+    if kind == "operations":
+        name, changes = make_operations_case(folder, draws)
+        more = draws.choice((["--details"], []))
+        return Case(kind=kind, arguments=("report", name, "--out", "out", "--width", "80", *more), told=tuple(changes))
     make = {
         "streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed,
         "modules": _make_modules,

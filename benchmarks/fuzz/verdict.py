@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
+from distprof.report.operations_report import OPERATIONS_SCHEMA
 
 SLACK_RATIO = 1e-6
 CLOCKS_SLACK_RATIO = 0.006
@@ -82,6 +83,8 @@ def _refuse_constant(name: str) -> NoReturn:
 def _judge_files(out: Path) -> list[str]:
     try:
         report = json.loads((out / "report.json").read_bytes(), parse_constant=_refuse_constant)
+        if report["schema"] == OPERATIONS_SCHEMA:
+            return _judge_numbers(report)
         json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()), parse_constant=_refuse_constant)
     except (ValueError, OSError) as error:
         return [f"files of the report: {error}"]

@@ -22,6 +22,7 @@ from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.load_run import read_paths
+from distprof.traces.operations.read_operations import is_operations
 from distprof.traces.reduce.phase_names import NameMap
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
 gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
 or from any mix that belongs to one job. File types are detected from content. The folder of a sweep makes a report that
-compares its jobs. What is shown fits one screen; --details shows the rest, and report.html has all of it.
+compares its jobs. A table of operations of a pipeline-parallel job (Parquet or CSV, docs/operations.md) makes a report
+on its stages and replicas. What is shown fits one screen; --details shows the rest, and report.html has all of it.
 """
 EPILOG = """\
 examples:
@@ -39,6 +41,7 @@ examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details
   distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
   distprof report traces/                             one trace per rank
+  distprof report trace.parquet    a table of operations of a pipeline job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
 
@@ -52,7 +55,8 @@ were profiled, their table as well: modules.csv, or of a kernel window kernel_mo
 distprof[parquet] the same as Parquet. A sweep has report.html, report.json, and its tables in both formats.
 
 Exit codes: 0 complete, 1 nothing readable or not of one job, 2 usage, 3 partial: a rank, a step or a file is missing, a
-job is still running or, in a sweep, did not complete (the report says which), or a file could not be written.
+job is still running or, in a sweep, did not complete (the report says which), a cell of a table of operations cannot be
+right, or a file could not be written.
 """
 DEFAULT_OUT = Path("distprof-report")
 
@@ -61,16 +65,17 @@ class _ShowSchema(argparse.Action):
     """Prints the schema of ``report.json`` and exits, as ``--help`` does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from distprof.render.files.report_schema import describe_schema
+        from distprof.render.files.report_schema import describe_operations_schema, describe_schema
 
-        print(json.dumps(describe_schema(), indent=2))
+        describe = describe_operations_schema if self.dest == "operations_schema" else describe_schema
+        print(json.dumps(describe(), indent=2))
         parser.exit()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
     parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, or a folder of them"
+        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, a folder of them, or a table"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER",
@@ -79,6 +84,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--details", action="store_true", help="show everything, not only what fits one screen")
     parser.add_argument(
         "--schema", action=_ShowSchema, nargs=0, help="print the JSON schema of report.json, and do nothing else"
+    )
+    parser.add_argument(
+        "--operations-schema",
+        action=_ShowSchema,
+        nargs=0,
+        help="the same, where the report is on a table of operations",
     )
     parser.add_argument("--no-write", action="store_true", help="show the report, and write no files")
     add_width(parser)
@@ -109,6 +120,8 @@ def run(options: argparse.Namespace) -> int:
         DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
     names = _read_names(options)
+    if tables := [path for path in options.paths if is_operations(path)]:
+        return _report_operations(options, tables[0])
     if sweeps := [path for path in options.paths if is_sweep(path)]:
         return _report_sweep(options, sweeps[0])
     recorded = _read_with_progress(options.paths, names)
@@ -132,6 +145,17 @@ def _write(folder: Path, run: Run, report: Report) -> Written:
     from distprof.render.files.files import write_files
 
     return write_into(folder, partial(write_files, run=run, report=report))
+
+
+def _report_operations(options: argparse.Namespace, path: Path) -> int:
+    from distprof.cli.operations import report_table
+
+    if len(options.paths) > 1 or options.phase or options.step is not None:
+        raise UsageError(
+            f"{clean_text(path, LONGEST_PATH)}: is a table of operations: pass it alone, without --phase or --step"
+        )
+    out = None if options.no_write else options.out or DEFAULT_OUT
+    return report_table(path, out=out, console=Console(width=options.width), details=options.details)
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:

@@ -21,7 +21,10 @@ Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
 CAPTURES = (".nsys-rep", ".qdrep")
 MAX_FILES = 100_000
 CALLED = re.compile(r"step-[0-9]{8,16}")
-WANTED = "expected a run folder, PyTorch profiler traces (JSON, gzipped or not) or Nsight Systems captures"
+WANTED = (
+    "expected a run folder, PyTorch profiler traces (JSON, gzipped or not), Nsight Systems captures or a table of "
+    "operations"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from distprof.facts.run import Clock, CollectiveKind, Phase, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render.finding_texts import FindingText
 from distprof.report.finding_report import Finding, NotChecked
+from distprof.report.operations_report import OPERATIONS_SCHEMA, OperationsReport
 from distprof.report.report import SCHEMA, Report
 
 _WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
@@ -48,7 +49,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
     "BandwidthReport.algorithm_bytes_per_s": _ABOVE_0, "BandwidthReport.bus_bytes_per_s": _ABOVE_0,
     "BandwidthReport.num_ranks": {"minimum": 2}, "world_size": {"minimum": 1}, "in_step": {"minimum": 1},
     "SlowModule.rank_ns": {"minimum": 0}, "SlowModule.others_ns": {"minimum": 0}, "explained_ratio": _SHARE,
-    "DeviceReport.queue_mean": {"minimum": 0}, "Forecast.value": {"minimum": 0},
+    "StageReport.more_ratio": {}, "DeviceReport.queue_mean": {"minimum": 0}, "Forecast.value": {"minimum": 0},
 }  # fmt: skip
 """Limits of numbers that their names do not tell, by the name of the field, or of its part and field."""
 
@@ -78,16 +79,26 @@ _OTHER_TEXTS: Mapping[type, Mapping[str, str]] = {
 
 def describe_schema() -> dict[str, Any]:
     """The schema of `distprof.report.report.Report` as ``report.json`` holds it; every part is closed."""
+    return _describe_whole(Report, SCHEMA, "distprof report", "Everything distprof concludes about a run.")
+
+
+def describe_operations_schema() -> dict[str, Any]:
+    """The same of `distprof.report.operations_report.OperationsReport`."""
+    about = "Everything distprof concludes about a table of operations of a pipeline-parallel job."
+    return _describe_whole(OperationsReport, OPERATIONS_SCHEMA, "distprof report of operations", about)
+
+
+def _describe_whole(report: type, schema: str, title: str, about: str) -> dict[str, Any]:
     parts: dict[str, dict[str, Any]] = {}
-    whole = _describe_part(Report, parts)
-    whole["properties"]["schema"] = {**whole["properties"]["schema"], "const": SCHEMA}
+    whole = _describe_part(report, parts)
+    whole["properties"]["schema"] = {**whole["properties"]["schema"], "const": schema}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:{SCHEMA.replace('.', ':').replace('/', ':')}",
-        "title": "distprof report",
+        "$id": f"urn:{schema.replace('.', ':').replace('/', ':')}",
+        "title": title,
         **whole,
-        "description": "Everything distprof concludes about a run. Times are in nanoseconds (ns) on the clock named "
-        "beside them, sizes in bytes. Null means not measured; 0 means measured, and zero.",
+        "description": f"{about} Times are in nanoseconds (ns) on the clock named beside them, sizes in bytes. Null "
+        "means not measured; 0 means measured, and zero.",
         "$defs": parts,
     }
 

@@ -45,7 +45,7 @@ def render_screen(report: Report, console: Console, *, names: Sequence[str], fol
         blank = [Text()] if spaced else []
         parts: list[RenderableType] = [*head, *findings[: MAX_FINDINGS if noted else 1], *job]
         for section in list_tables(report, phases, causes):
-            parts += [*blank, _tabulate(section)] if section.columns else []
+            parts += [*blank, tabulate(section)] if section.columns else []
         parts += [*blank, _grid(list_end(report, names, folder, again, noted=noted))]
         if len(console.render_lines(Group(*parts), pad=False)) <= SCREEN_LINES:
             break
@@ -76,7 +76,8 @@ def _grid(facts: Sequence[Fact]) -> Table:
     return make_grid(facts, label_width=len("throughput"))
 
 
-def _tabulate(section: Section) -> Table:
+def tabulate(section: Section) -> Table:
+    """A plain table."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for position, column in enumerate(section.columns):
         text = position == 0 or column.is_text

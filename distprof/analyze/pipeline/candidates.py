@@ -1,0 +1,76 @@
+"""What a finder of this room hands on, and the statistics that its finders share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
+from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
+from distprof.analyze.stats.statistics import medians_of_others, midmean
+from distprof.facts.run import FloatArray
+from distprof.report.operations_report import PipelineCauseKind
+
+PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
+    PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.2,
+})  # fmt: skip
+"""What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""
+
+LEAST_VARIANCE_RATIO = 0.1
+"""Of a short series of long memory: its own variance holds at least this share of the whole."""
+DEGREES_RATIO = 0.5
+"""What a step tells of the variance of a mean, beyond its neighbours, as in `distprof.analyze.causes.lateness`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineCandidate:
+    """Something that stands out; fields as of `distprof.report.operations_report.PipelineCause`."""
+
+    kind: PipelineCauseKind
+    what: str
+    more_ratio: float
+    steps_count: int
+    work_ns: FloatArray
+    """Durations and transfers without it, ``[num_operations]``."""
+    replica: int | None = None
+    stage: int | None = None
+    alone: bool = False
+
+
+def share_alpha(kind: PipelineCauseKind, tests: int = 1) -> float:
+    """The significance level of one of so many tests of a finder."""
+    return JOB_ALPHA * PIPELINE_SHARES[kind] / tests
+
+
+def compute_p_values(excess: FloatArray) -> FloatArray:
+    """How probable midmeans so far above 0 are by chance, ``[num_series]``: Student's t.
+
+    How much neighbouring steps are alike is estimated from all series together, of which one alone says little; so the
+    degrees of freedom are those that all of them have.
+
+    Args:
+        excess: ``[num_steps, num_series]``
+    """
+    series = np.ascontiguousarray(excess.T)
+    number, memory = series.shape[1], estimate_memory(series)
+    inflation = memory.compute_inflation(number)
+    centre = midmean(series)
+    variance = np.array([float(np.var(influence_on_midmean(values), ddof=1)) for values in series]) * inflation / number
+    variance /= max(1 - inflation / number, LEAST_VARIANCE_RATIO)
+    free = max(MIN_DEGREES_OF_FREEDOM, min(number - 1, DEGREES_RATIO * len(series) * number / inflation))
+    p_values = np.where((centre > 0) & (variance == 0), 0.0, 1.0)
+    for row in np.flatnonzero((centre > 0) & (variance > 0)).tolist():
+        p_values[row] = t_survival(float(centre[row]) / math.sqrt(variance[row]), free)
+    return p_values
+
+
+def compare_with_others(values: FloatArray, axis: int) -> FloatArray:
+    """Each value less the median of the others along an axis of two or more."""
+    moved = np.moveaxis(values, axis, 0)
+    excess: FloatArray = np.moveaxis(moved - medians_of_others(moved), 0, axis)
+    return excess

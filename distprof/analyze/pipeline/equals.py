@@ -1,0 +1,170 @@
+"""Workers and stages that take longer than their equals.
+
+A worker is compared with the same stage of the other replicas, for which it has as much to do. A stage is compared with
+the other stages, on each replica by itself: only what stands out on all of them is the stage's. Logarithms are
+compared, so that ``x`` means a factor of ``exp(x)``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.pipeline.candidates import (
+    PipelineCandidate,
+    compare_with_others,
+    compute_p_values,
+    share_alpha,
+)
+from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.analyze.stats.statistics import midmean
+from distprof.facts.operations import Kind
+from distprof.facts.run import FloatArray
+from distprof.report.operations_report import PipelineCauseKind
+
+SCATTER_FACTOR = 3.0
+"""A worker stands out if it exceeds its equals by so many robust standard deviations of what other workers do:
+devices of one kind differ from each other, and none of them is slow for that."""
+PART_RATIO = 0.2
+"""A pass with less than this share of the excess has no part in it."""
+LEAST_NS = 1.0
+"""Operations of no duration count as this long."""
+
+
+def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
+    """Workers that take longer than the same stage of other replicas, beyond what all of their replica does."""
+    num_steps, replicas, stages = recorded.shape
+    if replicas < 2:
+        return []
+    logs = _measure_passes(recorded)
+    excess = _exceed_equals(logs)
+    centre = midmean(np.moveaxis(excess, 0, -1))
+    alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
+    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    found = []
+    for replica, stage in np.argwhere((centre > 0) & (p_values <= alpha)).tolist():
+        if centre[replica, stage] > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
+            found.append(_describe_worker(recorded, replica, stage, float(centre[replica, stage]), num_steps))
+    return found
+
+
+def _measure_scatter(logs: FloatArray, replica: int, stage: int) -> float:
+    """How far other workers are from their equals, as a robust standard deviation: those of the other replicas among
+    each other or, where there is one other replica, those of the other stages; 0 where there is nobody else."""
+    if logs.shape[1] > 2:
+        return _measure_spread(_exceed_equals(np.delete(logs, replica, axis=1)))
+    return _measure_spread(np.delete(_exceed_equals(logs), stage, axis=2))
+
+
+def _measure_spread(excess: FloatArray) -> float:
+    """Of the usual excesses of workers, about 0; ``[num_steps, ...]``."""
+    centres = midmean(np.moveaxis(excess, 0, -1))
+    return 1.4826 * float(np.median(np.abs(centres))) if centres.size else 0.0
+
+
+def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
+    """The logarithm of a forward and a backward, or of some kinds, ``[num_steps, num_replicas, num_stages]``."""
+    total = sum(np.nan_to_num(recorded.sum_work(kind)) for kind in kinds or PASSES)
+    logs: FloatArray = np.log(np.maximum(total, LEAST_NS))
+    return logs
+
+
+def _exceed_equals(logs: FloatArray) -> FloatArray:
+    """By how much workers exceed the same stage of other replicas, less what all other stages of theirs exceed it by:
+    a replica with longer sequences is late as a whole."""
+    excess = compare_with_others(logs, axis=1)
+    stages = logs.shape[2]
+    if stages == 1:
+        return excess
+    common = [np.delete(excess, stage, axis=2).min(axis=2) for stage in range(stages)]
+    own: FloatArray = excess - np.maximum(np.stack(common, axis=2), 0.0)
+    return own
+
+
+def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float, num_steps: int) -> PipelineCandidate:
+    graph = recorded.graph
+    rows = (graph.operations.replica == replica) & (graph.operations.stage == stage)
+    work_ns, parts_ns = graph.work_ns.copy(), []
+    for kind in PASSES:
+        own = rows & recorded.select(kind)
+        excess = _exceed_equals(_measure_passes(recorded, kind))[:, replica, stage]
+        work_ns[own] *= np.exp(-excess)[graph.step[own]]
+        parts_ns.append(float((graph.work_ns[own] - work_ns[own]).sum()))
+    what = [kind for kind, part_ns in zip(PASSES, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
+    return PipelineCandidate(
+        kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=num_steps, work_ns=work_ns,
+        what=str(what[0]) if len(what) == 1 else "computation", more_ratio=float(np.exp(centre)) - 1,
+    )  # fmt: skip
+
+
+def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
+    """Replicas of which every stage takes longer than the same stage of the others: by an intersection-union test, as
+    in `detect_uneven_stages`."""
+    num_steps, replicas, stages = recorded.shape
+    if replicas < 2 or stages < 2:
+        return []
+    logs = _measure_passes(recorded)
+    excess = compare_with_others(logs, axis=1)
+    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    least = midmean(np.moveaxis(excess, 0, -1)).min(axis=1)
+    alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
+    found = []
+    for replica in np.flatnonzero((least > 0) & (p_values <= alpha).all(axis=1)).tolist():
+        others = np.delete(logs, replica, axis=1).mean(axis=2)
+        if replicas > 2 and least[replica] < SCATTER_FACTOR * _measure_spread(compare_with_others(others, axis=1)):
+            continue
+        rows = recorded.select(*PASSES) & (recorded.graph.operations.replica == replica)
+        common = np.maximum(excess[:, replica].min(axis=1), 0.0)
+        work_ns = recorded.graph.work_ns.copy()
+        work_ns[rows] *= np.exp(-common)[recorded.graph.step[rows]]
+        found.append(PipelineCandidate(
+            kind=PipelineCauseKind.SLOW_REPLICA, replica=replica, what="computation", steps_count=num_steps,
+            more_ratio=float(np.exp(least[replica])) - 1, work_ns=work_ns,
+        ))  # fmt: skip
+    return found
+
+
+def compare_stages(recorded: Recorded) -> FloatArray:
+    """By how much each stage exceeds the median of the other stages of its replica, ``[num_steps, num_replicas,
+    num_stages]``; there are two or more."""
+    return compare_with_others(_measure_passes(recorded), axis=2)
+
+
+def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
+    """Stages that take longer than the other ones on all replicas.
+
+    On each replica the excess is significant at the whole level: all of them together are so at no higher one. Source:
+    Berger (1982), Technometrics 24, the intersection-union test.
+    """
+    num_steps, replicas, stages = recorded.shape
+    if stages < 2:
+        return []
+    excess = compare_stages(recorded)
+    alpha = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages)
+    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    found = []
+    for stage in np.flatnonzero((p_values <= alpha).all(axis=0)).tolist():
+        more_ratio = float(np.exp(np.median(midmean(excess[:, :, stage].T)))) - 1
+        found.append(PipelineCandidate(
+            kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, what="computation", more_ratio=more_ratio,
+            steps_count=num_steps, alone=replicas == 1, work_ns=even_out(recorded, stage),
+        ))  # fmt: skip
+    return found
+
+
+def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
+    """Durations if a stage had as much to do as the others, which take over what it no longer does; None: if all
+    stages had equally much to do."""
+    graph, stages = recorded.graph, recorded.shape[2]
+    work_ns = graph.work_ns.copy()
+    for kind in PASSES:
+        own_ns = recorded.measure_stages(kind)
+        if stage is None:
+            target_ns = np.full(stages, own_ns.mean())
+        else:
+            moved_ns = (own_ns[stage] - np.median(np.delete(own_ns, stage))) / stages
+            target_ns = own_ns + moved_ns
+            target_ns[stage] -= moved_ns * stages
+        rows = recorded.select(kind)
+        factors = target_ns / np.maximum(own_ns, LEAST_NS)
+        work_ns[rows] *= factors[graph.operations.stage[rows]]
+    return work_ns

@@ -1,0 +1,98 @@
+"""Links between stages on which transfers take longer than on the others.
+
+Send and receive end together, and the later of them to start does not wait: the shorter duration is the transfer, on
+one clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, compute_p_values, share_alpha
+from distprof.analyze.pipeline.equals import LEAST_NS
+from distprof.analyze.pipeline.work import Recorded
+from distprof.analyze.stats.statistics import fast_median, midmean
+from distprof.facts.operations import Kind
+from distprof.facts.run import FloatArray, IntArray
+from distprof.report.operations_report import PipelineCauseKind
+
+SENDS = {Kind.FORWARD_SEND: 0, Kind.BACKWARD_SEND: -1}
+"""How far the link's lower stage is from the sender's."""
+SLOW_FACTOR = 4 / 3
+"""Transfers take at least so many times as long on a slow link: three quarters of the others' speed."""
+
+
+def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
+    """Links that are slower than the others, on all replicas or on one."""
+    speeds = _measure_links(recorded)
+    if speeds is None:
+        return []
+    num_steps, replicas, links = speeds.shape
+    if replicas * links < 2:
+        return []
+    if links > 1:
+        others = [fast_median(np.delete(speeds, link, axis=2).reshape(num_steps, -1), axis=1) for link in range(links)]
+        excess = speeds - np.stack(others, axis=1)[:, None, :]
+    else:
+        excess = compare_with_others(speeds, axis=1)
+    alpha = share_alpha(PipelineCauseKind.SLOW_LINK, replicas * links)
+    centre = midmean(np.moveaxis(excess, 0, -1))
+    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, links)
+    slow = (centre > np.log(SLOW_FACTOR)) & (p_values <= alpha)
+    found = []
+    for link in np.flatnonzero(slow.any(axis=0)).tolist():
+        whole = bool(slow[:, link].all()) and (replicas > 1 or links > 1)
+        for replica in [None] if whole else np.flatnonzero(slow[:, link]).tolist():
+            more = float(np.median(centre[:, link]) if replica is None else centre[replica, link])
+            found.append(PipelineCandidate(
+                kind=PipelineCauseKind.SLOW_LINK, replica=replica if replicas > 1 else None, stage=link,
+                what="transfers", more_ratio=float(np.exp(more)) - 1, steps_count=num_steps,
+                work_ns=_speed_up(recorded, {(replica, link): more}),
+            ))  # fmt: skip
+    return found
+
+
+def _list_links(recorded: Recorded) -> tuple[IntArray, IntArray, IntArray]:
+    """Sends that have a partner, their receives, and the lower stage of the link."""
+    graph = recorded.graph
+    found = graph.operations
+    by_group = np.argsort(graph.group, kind="stable")
+    groups = graph.group[by_group]
+    twice = np.flatnonzero(groups[1:] == groups[:-1])
+    one, other = by_group[twice], by_group[twice + 1]
+    kinds = {list(Kind).index(kind): kind for kind in SENDS}
+    sends = np.isin(found.kind[one], list(kinds))
+    receives = np.isin(found.kind[other], list(kinds))
+    one, other = np.concatenate([one[sends], other[receives]]), np.concatenate([other[sends], one[receives]])
+    offset = np.array([SENDS[kinds[number]] if number in kinds else 0 for number in range(len(Kind))])
+    return one, other, (found.stage[one] + offset[found.kind[one]]) % found.num_stages
+
+
+def _measure_links(recorded: Recorded) -> FloatArray | None:
+    """Logarithms of the median transfers, ``[num_steps, num_replicas, num_links]``; None: a link has none."""
+    one, other, link = _list_links(recorded)
+    if not len(one):
+        return None
+    found = recorded.graph.operations
+    links = int(link.max()) + 1
+    took = np.log(np.maximum(np.minimum(found.duration_ns[one], found.duration_ns[other]), LEAST_NS))
+    num_steps, replicas, _ = recorded.shape
+    slot = (recorded.graph.step[one] * replicas + found.replica[one]) * links + link
+    order = np.lexsort((took, slot))
+    counts = np.bincount(slot, minlength=num_steps * replicas * links)
+    if (counts == 0).any():
+        return None
+    first = np.cumsum(counts) - counts
+    middle: FloatArray = (took[order[first + (counts - 1) // 2]] + took[order[first + counts // 2]]) / 2
+    return middle.reshape(num_steps, replicas, links)
+
+
+def _speed_up(recorded: Recorded, slow: dict[tuple[int | None, int], float]) -> FloatArray:
+    """Transfers without what links are slower by."""
+    one, other, link = _list_links(recorded)
+    work_ns = recorded.graph.work_ns.copy()
+    for (replica, at), more in slow.items():
+        mine = (link == at) & (True if replica is None else recorded.graph.operations.replica[one] == replica)
+        for rows in (one[mine], other[mine]):
+            work_ns[rows] *= np.exp(-more)
+    return work_ns

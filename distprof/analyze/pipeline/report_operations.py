@@ -1,0 +1,177 @@
+"""Operations to their report: the job as it was, as it could have been, and what made the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+import distprof
+from distprof.analyze.pipeline.bubble import measure_bubble
+from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others
+from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages, even_out
+from distprof.analyze.pipeline.graph import build_graph
+from distprof.analyze.pipeline.links import detect_slow_links
+from distprof.analyze.pipeline.replay import order_graph
+from distprof.analyze.pipeline.sequences import detect_unequal_sequences
+from distprof.analyze.pipeline.slowdowns import list_slowdowns
+from distprof.analyze.pipeline.whole_steps import choose_whole_steps
+from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
+from distprof.analyze.replay.candidate import MIN_COST_RATIO
+from distprof.analyze.stats.mean_interval import estimate
+from distprof.analyze.stats.statistics import FEW
+from distprof.facts.operations import Kind, Operations
+from distprof.facts.run import FloatArray
+from distprof.report.operations_report import (
+    OPERATIONS_SCHEMA,
+    OperationsReport,
+    PipelineCause,
+    PipelineCauseKind,
+    PipelineWhatIf,
+    StageReport,
+)
+from distprof.report.wait_report import Estimate
+
+FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
+    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
+)  # fmt: skip
+
+
+def report_operations(operations: Operations, name: str) -> OperationsReport:
+    """The report of a table.
+
+    Raises:
+        TableError: No step is whole, or operations wait for each other.
+    """
+    whole = choose_whole_steps(operations)
+    graph = build_graph(whole.operations)
+    replay = order_graph(graph)
+    recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
+    ideal_ns = make_ideal(graph)
+    whole_ns, base_ns = float(graph.base_ns.mean()), graph.base_ns
+    replayed_ns, best_ns = float(recorded.step_ns.mean()), float(replay.compute_steps(ideal_ns).mean())
+    num_steps, replicas, stages = recorded.shape
+    judged = num_steps >= FEW and whole_ns > 0
+    notes = [] if judged else [f"causes are looked for in {FEW} whole steps or more"]
+    causes = _list_causes(recorded, whole_ns) if judged else ()
+    return OperationsReport(
+        schema=OPERATIONS_SCHEMA, distprof_version=distprof.__version__, name=name,
+        num_replicas=replicas, num_stages=stages, num_chunks=max(int(graph.operations.chunk.max()), 0) + 1,
+        num_operations=len(graph.operations), num_steps=num_steps,
+        micro_batches=_count_micro_batches(recorded), left_out=whole.left_out,
+        step_ns=estimate(base_ns, whole_ns, most_ns=math.inf)[0] if judged else _point(whole_ns),
+        replayed_ns=replayed_ns, ideal_ns=best_ns, launch_ratio=_divide(whole_ns, replayed_ns),
+        slowdown_ratio=_divide(replayed_ns, best_ns),
+        slowdowns=list_slowdowns(recorded, ideal_ns) if best_ns > 0 else (), stages=_list_stages(recorded),
+        bubble=measure_bubble(recorded), causes=causes,
+        what_ifs=_list_what_ifs(recorded, causes, whole_ns) if judged else (), judged=judged, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _point(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value)
+
+
+def _divide(one: float, other: float) -> float | None:
+    return one / other if other > 0 else None
+
+
+def _count_micro_batches(recorded: Recorded) -> float:
+    forwards = int(recorded.select(Kind.FORWARD).sum())
+    chunks = max(int(recorded.graph.operations.chunk.max()), 0) + 1
+    return forwards / int(np.prod(recorded.shape)) / chunks
+
+
+def _list_stages(recorded: Recorded) -> tuple[StageReport, ...]:
+    forward_ns, backward_ns = (np.nanmean(recorded.sum_work(kind), axis=(0, 1)) for kind in PASSES)
+    both_ns = np.sum([recorded.measure_stages(kind) for kind in PASSES], axis=0)
+    stages = recorded.shape[2]
+    others_ns = both_ns - compare_with_others(both_ns, axis=0) if stages > 1 else np.zeros(1)
+    more = [_divide(float(own), float(other)) for own, other in zip(both_ns, others_ns, strict=True)]
+    return tuple(
+        StageReport(
+            stage=stage, forward_ns=float(forward_ns[stage]), backward_ns=float(backward_ns[stage]),
+            more_ratio=None if (ratio := more[stage]) is None else ratio - 1,
+        )
+        for stage in range(stages)
+    )  # fmt: skip
+
+
+def _list_causes(recorded: Recorded, whole_ns: float) -> tuple[PipelineCause, ...]:
+    """What stands out and costs something, by cost."""
+    candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
+    candidates += _collect_garbage(recorded, whole_ns)
+    causes = [_cost(recorded, candidate, whole_ns) for candidate in candidates]
+    kept = [cause for cause in causes if cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0]
+    return tuple(sorted(kept, key=lambda cause: -cause.lost_ratio.value))
+
+
+def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandidate]:
+    """Collections are measured, not found: they are a cause wherever they cost something."""
+    rows = recorded.select(Kind.GC)
+    spent_ns = float(recorded.graph.work_ns[rows].sum())
+    if spent_ns <= 0:
+        return []
+    collecting = np.unique(recorded.graph.step[rows & (recorded.graph.work_ns > 0)])
+    return [PipelineCandidate(
+        kind=PipelineCauseKind.COLLECTIONS, what=str(Kind.GC), steps_count=len(collecting),
+        more_ratio=spent_ns / (float(np.prod(recorded.shape)) * whole_ns),
+        work_ns=np.where(rows, 0.0, recorded.graph.work_ns),
+    )]  # fmt: skip
+
+
+def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
+    lost_ns, lost_ratio = estimate(recorded.list_costs(candidate.work_ns), whole_ns)
+    return PipelineCause(
+        kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
+        what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
+        lost_ns=lost_ns, lost_ratio=lost_ratio,
+    )  # fmt: skip
+
+
+def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:
+    if candidate.kind is not PipelineCauseKind.SLOW_WORKER:
+        return None
+    found = recorded.graph.operations
+    rank = int(found.rank[(found.replica == candidate.replica) & (found.stage == candidate.stage)].min())
+    return rank if rank >= 0 else None
+
+
+def _list_what_ifs(recorded: Recorded, causes: Sequence[PipelineCause], whole_ns: float) -> tuple[PipelineWhatIf, ...]:
+    """What the recorded job supports: a change that nothing was seen of has no line."""
+    found = [
+        PipelineWhatIf(name=f"without dp {cause.replica}, stage {cause.stage}", saved_ratio=cause.lost_ratio)
+        for cause in causes if cause.kind is PipelineCauseKind.SLOW_WORKER
+    ]  # fmt: skip
+    changes: list[tuple[str, FloatArray]] = []
+    if recorded.shape[2] > 1:
+        changes.append(("stages even", even_out(recorded, None)))
+    found += [
+        PipelineWhatIf(name="micro-batches even in every step", saved_ratio=cause.lost_ratio)
+        for cause in causes if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES
+    ]  # fmt: skip
+    found += [
+        PipelineWhatIf(name="without the slow links", saved_ratio=cause.lost_ratio)
+        for cause in causes if cause.kind is PipelineCauseKind.SLOW_LINK
+    ][:1]  # fmt: skip
+    if recorded.graph.work_ns[recorded.select(Kind.GC)].sum() > 0:
+        changes.append(("garbage collected by all workers in the same steps", _align_collections(recorded)))
+    found += [
+        PipelineWhatIf(name=name, saved_ratio=estimate(recorded.list_costs(work_ns), whole_ns)[1])
+        for name, work_ns in changes
+    ]
+    return tuple(found)
+
+
+def _align_collections(recorded: Recorded) -> FloatArray:
+    """Each worker collects for as long as it did in all, the longest ones of all in the same step, and so on."""
+    rows = np.flatnonzero(recorded.select(Kind.GC))
+    worker = recorded.worker[rows]
+    num_steps = recorded.shape[0]
+    whole_ns = np.bincount(worker, weights=recorded.graph.work_ns[rows], minlength=int(np.prod(recorded.shape)))
+    aligned_ns = -np.sort(-whole_ns.reshape(num_steps, -1), axis=0)
+    count = np.maximum(np.bincount(worker, minlength=len(whole_ns)), 1)
+    work_ns = recorded.graph.work_ns.copy()
+    work_ns[rows] = (aligned_ns.reshape(-1) / count)[worker]
+    return work_ns

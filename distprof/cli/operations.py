@@ -1,0 +1,43 @@
+"""Reports a table of operations, with ``distprof report``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from distprof.analyze.pipeline.report_operations import report_operations
+from distprof.cli.options import write_into
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, TableError
+from distprof.render.files.operations_files import write_operations_files
+from distprof.render.terminal.operations_screen import render_operations
+from distprof.render.terminal.screen import name_command, name_folder
+from distprof.traces.operations.read_operations import read_operations
+
+
+def report_table(path: Path, *, out: Path | None, console: Console, details: bool) -> int:
+    """Reads, analyses, writes and shows. Returns the exit code: 3 if a step is not whole, or a file is not written.
+
+    Args:
+        path: The table.
+        out: Where its files go. None: nowhere.
+        console: Where it is shown.
+        details: Everything, not one screen.
+
+    Raises:
+        DataError: It is not a table of operations, or is damaged.
+    """
+    operations = read_operations(path)
+    try:
+        report = report_operations(operations, path.name)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from None
+    written = (
+        None if out is None else write_into(out, partial(write_operations_files, operations=operations, report=report))
+    )
+    place = (
+        f"{', '.join(written.names)} in {name_folder(out)}; " if out is not None and written and written.names else ""
+    )
+    render_operations(report, console, details=details, end=f"{place}all of it: {name_command(path)}")
+    return EXIT_OK if report.complete and (written is None or written.whole) else EXIT_PARTIAL

@@ -1,0 +1,33 @@
+"""The files of a report on a table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from distprof.facts.operations import Operations
+from distprof.render.files.files import Written, write_each
+from distprof.render.files.operations_timeline import render_operations_trace
+from distprof.render.html.page import capitalise, end_sentence, make_page, show_section
+from distprof.render.markup import show
+from distprof.render.sections.operations_sections import describe_pipeline, list_operations_sections, name_pipeline
+from distprof.report.operations_report import OperationsReport, to_plain_operations
+from distprof.storage.whole_file import write_json, write_whole
+
+
+def write_operations_files(folder: Path, operations: Operations, report: OperationsReport) -> Written:
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
+    writers: dict[str, Callable[[Path], None]] = {
+        "report.html": lambda path: write_whole(path, render_operations_html(report)),
+        "report.json": lambda path: write_json(path, to_plain_operations(report)),
+        "trace.json.gz": lambda path: write_whole(path, render_operations_trace(operations, report.name)),
+    }
+    return write_each(folder, writers)
+
+
+def render_operations_html(report: OperationsReport) -> str:
+    """The report as one page."""
+    sentence = f"<p>{show(end_sentence(capitalise(describe_pipeline(report))), 4_000)}</p>"
+    head = f"<header><h1>{show(report.name)}</h1><p>{show(name_pipeline(report), 1_000)}</p>{sentence}</header>"
+    sections = [show_section(section) for section in list_operations_sections(report)]
+    return make_page(show(report.name), "\n".join([head, *sections]))

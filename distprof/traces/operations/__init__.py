@@ -1,0 +1,1 @@
+"""Tables of operations of pipeline-parallel jobs: their layouts, and how they are read."""
