@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.cli.options import LONGEST_PATH, add_width, write_into
+from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.terminal.terminal import render_terminal
-from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep

@@ -7,7 +7,6 @@ import dataclasses
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -15,15 +14,20 @@ from rich.table import Table
 
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
-from distprof.cli.bench.overhead import BARE, RIVALS, Workload, list_conditions, measure_workload
+from distprof.cli.bench.overhead import (
+    BARE,
+    RIVALS,
+    PhaseCost,
+    Workload,
+    list_conditions,
+    measure_phase_cost,
+    measure_workload,
+)
 from distprof.cli.options import add_number, require_folder, write_figures
 from distprof.config.choice import locate_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
-
-if TYPE_CHECKING:
-    from distprof.cli.bench.phase_cost import PhaseCost
 
 TINY_STEPS, STEPS = 60, 5
 DESCRIPTION = "Measures what recording costs on this machine. See: distprof bench overhead --help"
@@ -88,8 +92,6 @@ def run(options: argparse.Namespace) -> int:
     """
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
-    from distprof.cli.bench.phase_cost import measure_phase_cost
-
     cost = measure_phase_cost()
     console.print(f"host cost of a phase: {_describe_cost(cost)}", highlight=False)
     results: dict[str, list[Comparison]] = {}

@@ -11,13 +11,13 @@ from typing import Any
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.record.gather.background_consumer import CALL_LIMIT_S, BackgroundConsumer
-from distprof.render.html.page import make_page
+from distprof.render.html.html import make_page
 from distprof.render.html.svg import draw_jobs
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import choose_mode, close_run, end_service, open_run, wants_online
-from distprof.render.wandb.wandb_panels import SWEEP_CHART, SWEEP_TABLE
 from distprof.render.wandb.wandb_summary import LoggedTable, Row, to_ms
 from distprof.render.wandb.wandb_thread import FINISH_TIMEOUT_S, INIT_GRACE_S
+from distprof.render.wandb.wandb_workspace import SWEEP_CHART, SWEEP_TABLE
 from distprof.report.sweep_report import SweepReport
 
 MAX_JOBS = 1_000

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rule_table import write_table
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.idle import SHORT_GAPS
 from distprof.analyze.traces.findings.rules import RULES, check_rules
 from distprof.render.files.files import write_files
 from distprof.render.finding_texts import WORDS, describe_finding, describe_lack
 from distprof.render.finding_texts.parts import NAME_LIMIT, format_name, list_by_rank, name_some
-from distprof.render.finding_texts.rule_table import write_table
 from distprof.render.units import format_ratio
 from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 from tests.analyze.traces.findings.synthetic_summaries import make_rank, make_traced

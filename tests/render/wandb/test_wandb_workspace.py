@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from distprof.render.wandb.wandb_panels import SECTIONS, STEP, Panel
-from distprof.render.wandb.wandb_workspace import describe_workspace, make_workspace, save_workspace
+from distprof.render.wandb.wandb_workspace import (
+    SECTIONS,
+    STEP,
+    Panel,
+    describe_workspace,
+    make_workspace,
+    save_workspace,
+)
 
 GOLDEN = Path(__file__).parent / "wandb_workspace.json"
 PANELS = [panel for section in SECTIONS for panel in section.panels]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report_file import CAUSE_NAMES, read_report_file
 from distprof.errors import DataError
 from distprof.render.files.files import describe_plain
 from distprof.report.report import SCHEMA
 from distprof.report.wait_report import VerdictKind
-from distprof.storage.report_file import CAUSE_NAMES, read_report_file
 from tests.made_causes import make_cause, make_report
 
 
