@@ -155,10 +155,10 @@ def _read_with_progress(paths: list[Path], names: NameMap) -> Run:
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 
-        def tell(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, refresh=True)
 
-        return read_paths(paths, names, tell)
+        return read_paths(paths, names, show)
 
 
 def _choose_folder(options: argparse.Namespace) -> Path:

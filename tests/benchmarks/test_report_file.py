@@ -49,6 +49,21 @@ def test_a_report_that_knows_no_stretches_has_none(tmp_path: Path) -> None:
     assert read_report_file(path) == now
 
 
+def test_labels_were_signs_and_states_were_stands(tmp_path: Path) -> None:
+    evidence = {"rank_ns": 2.0, "others_ns": 1.0, "agree_ratio": 1.0}
+    figure = {"name": None, "ranks": [0], "numbers": {}}
+
+    def make(label: str, states: str) -> dict[str, Any]:
+        return {
+            "verdict": {"stretch_lost_ratio": None, "evidence": [{label: "own time", **evidence}]},
+            "activity": {"findings": [{"figures": [{label: "call", **figure}]}]}, "hang": {states: [{"ranks": [1]}]},
+        }  # fmt: skip
+
+    now = read_report_file(write(tmp_path / "now.json", **make("label", "states")))
+    assert read_report_file(write(tmp_path / "old.json", **make("sign", "stands"))) == now
+    assert now["verdict"]["evidence"][0]["label"] == "own time" and now["hang"]["states"] == [{"ranks": [1]}]
+
+
 def test_a_damaged_list_of_causes_of_schema_1_is_left_as_it_is(tmp_path: Path) -> None:
     for causes in (None, 3, {"causes": None}, {"causes": [None]}):
         path = write(tmp_path / "report.json", schema="distprof.report/1", causes=causes)

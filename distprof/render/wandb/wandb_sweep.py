@@ -62,10 +62,10 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, print_l
 
     online = wants_online(config)
     begin_limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-    listener = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=begin_limit_s)
-    listener.start()
+    consumer = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=begin_limit_s)
+    consumer.start()
     last_limit_s = FINISH_TIMEOUT_S if online else CALL_LIMIT_S
-    ended = listener.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)
+    ended = consumer.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)
     if not ended:
         end_service(only_stopped=False)
     if opened and not (ended and logged):

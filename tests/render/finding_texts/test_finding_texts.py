@@ -88,7 +88,7 @@ def test_names_are_cut_and_clean() -> None:
     assert format_name("  a\n b ") == "a b" and format_name("") == format_name(None) == "(no name)"
     assert len(format_name("x" * 10**6)) == NAME_LIMIT
     figure = EvidenceItem(
-        sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6}
+        label="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6}
     )
     finding = Finding(
         rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,

@@ -60,7 +60,7 @@ def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
 def test_a_rank_that_is_late_in_every_second_step_is_not_late_in_every_one() -> None:
     """Where the noise hides the rhythm: on the whole it is late, and half of the steps say so by chance only."""
     first, *rest = LATE.verdict.evidence
-    assert first.sign == "own time between waits"
+    assert first.label == "own time between waits"
     for agrees, often in ((0.75, "most steps"), (0.85, "every step")):
         evidence = (dataclasses.replace(first, agree_ratio=agrees), *rest)
         verdict = dataclasses.replace(LATE.verdict, evidence=evidence)
