@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Asks, waits, and says where the traces are.
 
     Raises:
-        DistprofError: There is no window, and why.
+        DistprofError: The window was refused or has failed; the message says why.
     """
     folder = options.run
     shown = clean_text(folder, LONGEST_PATH)

@@ -147,7 +147,7 @@ class BetweenReport:
     between_ratio: float | None
     """All parts, over the cycle, summed over ranks."""
     parts_known: bool
-    """Whether own time, waits and stretches are told apart."""
+    """Whether own time, waits and stretches were recorded separately."""
     steps_used: int
     """Measured steps that follow a measured one."""
 

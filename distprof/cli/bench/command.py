@@ -44,8 +44,8 @@ OVERHEAD = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
 order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
-thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps. On GPUs the
-device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
+thing are here. A cost inside the A/A row's interval cannot be distinguished from zero: add --repeats, then --steps.
+On GPUs the device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
 """
 OVERHEAD_EPILOG = f"""\
 examples:

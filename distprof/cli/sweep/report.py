@@ -119,7 +119,7 @@ def list_ratio_columns(report: SweepReport) -> Columns:
         "to_spread_ratio": [pair.spread_ratio for pair in pairs],
         **_spell("throughput", [pair.throughput for pair in pairs]),
         **_spell("efficiency", [pair.efficiency for pair in pairs]),
-        **_spell("foretold", [pair.foretold for pair in pairs]),
+        **_spell("predicted", [pair.predicted for pair in pairs]),
     }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class MetricLogger(Protocol):
         """Takes whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Called once, after the last step."""
 
 
 class LoggerThread:

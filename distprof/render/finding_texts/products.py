@@ -113,7 +113,7 @@ def _format_unknown_precision(finding: Finding) -> str:
     untold = finding.facts.get("untold_ratio", 0.0)
     if untold < _WORTH_SAYING:
         return ""
-    return f" Another {format_ratio(untold)} is products whose names do not tell their precision."
+    return f" Another {format_ratio(untold)} are products whose names do not show their precision."
 
 
 def _format_precision(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from distprof.report.report import Report
 
 MOST_RANGES = 8
 MOST_LISTED = 3
-"""Places of absent ranks that the sentence tells; the section has all."""
+"""Places of absent ranks in the sentence; the section has all."""
 MAX_ROWS = 16
 TEXT_LIMIT = 120
 HEADS = ("ranks", "stood in", "waited in", "at", "called from")

@@ -118,9 +118,9 @@ ONLY_MEASURED = ("rest", "peak")
 """Of an allocator; without one they have no row."""
 MEMORY_HEADS = ("kind", "predicted", "measured", "least", "most")
 MEMORY_NOTE = (
-    "predicted: the most of a rank, by the configuration; measured: median of the ranks, and the least and the most of "
-    "one rank where they differ; gradients when the optimizer begins, activations and gathered parameters when forward "
-    "ends, so that not all are there at once"
+    "predicted: the most of a rank, according to the configuration; measured: median of the ranks, and the least and "
+    "the most of one rank where they differ; gradients when the optimizer begins, activations and gathered parameters "
+    "when forward ends, so that not all are there at once"
 )
 
 

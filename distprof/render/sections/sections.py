@@ -117,7 +117,7 @@ BETWEEN_NOTE = (
     'rows below "step" are the time between steps that is known before {:,} step(s), as a mean over all measured '
     "steps; a cycle is the step above plus that time, and shares there are of the cycle"
 )
-UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
+UNKNOWN_NOTE = "own time and waits between steps cannot be distinguished: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]
 """Name, spread, share and means by rank."""
 

@@ -125,7 +125,7 @@ def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, rea
     """Why nobody is named, and what that is nobody's fault costs, the largest first."""
     start = f"no straggler: {reason}"
     if WAITED_FOR in reason:
-        start = f"nobody for certain: {reason}"
+        start = f"no certain straggler: {reason}"
     elif verdict.kind is VerdictKind.JITTER and not reason.startswith("rank "):
         start = "no single straggler: a different rank is last at each step"
     larger = list_larger(report)

@@ -105,7 +105,7 @@ def test_nobody_is_said_in_so_many_words() -> None:
     assert describe_verdict(ROTATING).startswith("no single straggler: a different rank is last at each step; waiting")
     doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
     said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
-    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for whichever")
+    assert said.startswith("no certain straggler: rank 1 is waited for: but why is not known; waiting for whichever")
     assert describe_verdict(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
 
