@@ -408,8 +408,3 @@ class Report:
     """What the numbers are based on."""
     config: Mapping[str, Any]
     """The whole configuration of the run, secrets redacted."""
-
-
-def to_plain(report: Report) -> dict[str, Any]:
-    """The report as JSON-ready containers."""
-    return dataclasses.asdict(report)

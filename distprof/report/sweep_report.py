@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from distprof.facts.sweep import SweepStatus
 
@@ -129,8 +128,3 @@ class SweepReport:
     def complete(self) -> bool:
         """Whether every job completed, and its steps were read."""
         return all(row.status == "completed" and row.steps > 0 for row in self.rows)
-
-
-def to_plain_sweep(report: SweepReport) -> dict[str, Any]:
-    """The report as JSON-ready containers."""
-    return dataclasses.asdict(report)

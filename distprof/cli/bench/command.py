@@ -129,7 +129,7 @@ class _Progress:
     """Prints a line after every run, with the estimated time left."""
 
     def __init__(self, console: Console, workload: Workload, total: int) -> None:
-        self._console, self._train, self._total = console, workload.train, total
+        self._console, self._total = console, total
         self._done, self._begin_s = 0, time.monotonic()
         ranks = f"{workload.ranks} rank" + ("s" if workload.ranks > 1 else "")
         text = f"{workload.train}, {workload.strategy}, {ranks}: {total} runs of {workload.steps} steps"

@@ -85,20 +85,16 @@ def check_cuda(facts: Facts) -> MachineResult:
 
 def check_driver(facts: Facts) -> MachineResult:
     """Whether the driver supports torch's CUDA: it needs the same major version or a newer one."""
-    built, able = (read_numbers(version) for version in _read_cuda(facts))
-    if facts.driver is None or facts.torch is None or not built or not able:
+    torch = facts.torch
+    built, able = ((), ()) if torch is None else (read_numbers(torch.cuda), read_numbers(torch.driver_cuda))
+    if facts.driver is None or torch is None or not built or not able:
         return absent("driver", facts.driver or "none", "nothing to compare with the CUDA that torch is built for")
-    newest = facts.torch.driver_cuda
-    found = f"{facts.driver}, up to CUDA {newest}; torch is built for {facts.torch.cuda}"
+    newest = torch.driver_cuda
+    found = f"{facts.driver}, up to CUDA {newest}; torch is built for {torch.cuda}"
     if able[0] < built[0]:
         meaning = "the driver is too old for this torch: kernels cannot start"
         return problem("driver", found, meaning, f"install a driver for CUDA {built[0]}, or torch for CUDA {newest}")
     return ok("driver", found, "the driver supports this torch")
-
-
-def _read_cuda(facts: Facts) -> tuple[str | None, str | None]:
-    """The CUDA that torch is built for, and the newest that the driver supports."""
-    return (None, None) if facts.torch is None else (facts.torch.cuda, facts.torch.driver_cuda)
 
 
 def check_nccl(facts: Facts) -> MachineResult:

@@ -20,7 +20,7 @@ from distprof.render.markup import make_section, show
 from distprof.render.sections.sweep_sections import list_sweep_sections
 from distprof.render.terminal.terminal import render_sections
 from distprof.render.units import clean_text
-from distprof.report.sweep_report import SweepRatio, SweepReport, to_plain_sweep
+from distprof.report.sweep_report import SweepRatio, SweepReport
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, require_inside
 from distprof.storage.whole_file import write_json, write_whole
@@ -82,7 +82,7 @@ def write_sweep_files(folder: Path, report: SweepReport) -> Written:
     tables = {"sweep_jobs": list_job_columns(report), "sweep_ratios": list_ratio_columns(report)}
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_sweep_html(report)),
-        "report.json": lambda path: write_json(path, to_plain_sweep(report)),
+        "report.json": lambda path: write_json(path, dataclasses.asdict(report)),
     }
     return write_each(folder, writers | list_writers(tables))
 

@@ -20,7 +20,7 @@ from distprof.render.files.module_files import list_module_tables
 from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.render.html.html import render_html
 from distprof.render.units import clean_text
-from distprof.report.report import Report, to_plain
+from distprof.report.report import Report
 from distprof.storage.whole_file import write_json, write_whole
 
 
@@ -41,7 +41,7 @@ class Written:
 
 def describe_plain(report: Report) -> dict[str, Any]:
     """The report as JSON-ready containers, as ``report.json`` holds it: findings in words beside their numbers."""
-    plain = to_plain(report)
+    plain = dataclasses.asdict(report)
     if report.activity is not None:
         activity = plain["activity"]
         for finding, into in zip(report.activity.findings, activity["findings"], strict=True):

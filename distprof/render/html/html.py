@@ -11,19 +11,17 @@ from itertools import takewhile
 from pathlib import Path
 
 from distprof.facts.run import Phase
-from distprof.render.html.svg import BAR, GAP, LEFT, WIDTH, draw_phases, draw_steps, frame
+from distprof.render.html.svg import draw_devices, draw_phases, draw_steps
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
-from distprof.render.sections.trace_rows import DEVICE_PARTS, choose_devices
+from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
 from distprof.render.sections.verdict import describe_verdict
-from distprof.render.units import format_time
 from distprof.report.report import Report
-from distprof.report.trace_report import DeviceReport
 
 MAX_NOTES, NOTE_LIMIT = 200, 1_000
 MAX_TRACEBACKS = 8
@@ -136,30 +134,6 @@ def _show_finding(shown: ShownFinding) -> str:
         f"<li><h3>{show(shown.title)}{share}</h3>{list_texts(shown.figures)}<p>{show(shown.consequence)}</p>"
         f"<p><em>Remedy</em> {show(shown.remedy)}</p></li>"
     )
-
-
-def draw_devices(devices: Sequence[DeviceReport]) -> str:
-    """A bar per rank, what its device did side by side."""
-    longest_ns = max((device.span_ns for device in devices), default=0.0)
-    if longest_ns <= 0:
-        return ""
-    shapes = []
-    for row, device in enumerate(devices):
-        top = row * (BAR + GAP)
-        shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {device.rank}</text>')
-        x = float(LEFT)
-        for head, field, _ in DEVICE_PARTS:
-            time_ns: float = getattr(device, field)
-            width = time_ns / longest_ns * (WIDTH - LEFT)
-            if width > 0.05:
-                shapes.append(
-                    f'<rect class="d-{head}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
-                    f"<title>rank {device.rank}: {head} {format_time(time_ns)}</title></rect>"
-                )
-            x += width
-    legend = "".join(f'<li><i class="d-{head}"></i>{meaning}</li>' for head, _, meaning in DEVICE_PARTS)
-    bars = frame(shapes, len(devices) * (BAR + GAP), "Device time by rank")
-    return f'<ul class="legend">{legend}</ul>{bars}<p>The longest bar is {format_time(longest_ns)}.</p>'
 
 
 def make_page(title: str, body: str) -> str:

@@ -140,12 +140,6 @@ def make_workspace(entity: str, project: str, name: str = NAME) -> Any:
     return ws.Workspace(entity=entity, project=project, name=name, sections=sections, runset_settings=columns)
 
 
-def describe_workspace(workspace: Any) -> dict[str, Any]:
-    """Its specification as JSON-ready containers, as W&B is sent it."""
-    described: dict[str, Any] = workspace._to_model().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return described
-
-
 def save_workspace(workspace: Any) -> str:
     """Saves it as a new view, and returns its address. Needs the network and a login.
 
