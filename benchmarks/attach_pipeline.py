@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attach_cost import ATTACHED, PLAIN, run_script
+from benchmarks.report_file import read_report_file
 from distprof.cli.bench.comparison import Comparison, compare_runs
 from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
-from distprof.storage.report_file import read_report_file
 from distprof.storage.run_folder import read_run
 
 RANKS = 4

@@ -56,7 +56,7 @@ def make_verdict(told: CauseReport | None, **changes: Any) -> Verdict:
         usual |= {name: getattr(told, name) for name in names} | {"reason": "the evidence says so"}
         usual |= {"lost_ns": told.saved_if_only_this_ns, "lost_ratio": told.saved_if_only_this_ratio}
     if told is not None and told.late_ns is not None:
-        signs = (Evidence(sign="own time", rank_ns=told.late_ns + MS, others_ns=float(MS), agree_ratio=1.0),)
+        signs = (Evidence(label="own time", rank_ns=told.late_ns + MS, others_ns=float(MS), agree_ratio=1.0),)
         usual |= {"confirmed": True, "waited_ns": 140.0 * MS, "held_ratio": 0.3, "evidence": signs}
     return Verdict(**{**usual, **changes})
 

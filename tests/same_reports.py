@@ -56,7 +56,8 @@ def read_report(python: str, source: Path) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, cwd=source.parent, env=environment)
         path = Path(out) / "report.json"
         report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {"code": done.returncode, "stderr": done.stderr, "stdout": done.stdout.splitlines(), "report": report}
+    shown = done.stdout.replace(out, "OUT").splitlines()
+    return {"code": done.returncode, "stderr": done.stderr, "stdout": shown, "report": report}
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, str]]:

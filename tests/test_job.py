@@ -254,7 +254,7 @@ def test_fault_04_sigterm_flushes_and_leaves_with_143(tmp_path: Path) -> None:
 
 
 def test_the_offline_wandb_file_of_a_job_holds_its_steps_table_and_summary(tmp_path: Path) -> None:
-    from distprof.render.wandb.wandb_panels import SECTIONS
+    from distprof.render.wandb.wandb_workspace import SECTIONS
     from tests.wandb_file import read_wandb_file
 
     overrides = ["train=gpt2_tiny", "train.steps=3", "train.warmup_steps=1", PEAK, "logger.group=sweep-1"]

@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.attach.job import RANKS, ProgramOutcome
 from benchmarks.attach.program import ForeignProgram
+from benchmarks.report_file import read_report_file
 from distprof.errors import DistprofError
 from distprof.facts.run import PHASES, Run, Stretch
-from distprof.storage.report_file import read_report_file
 from distprof.traces.load_run import load_run
 
 

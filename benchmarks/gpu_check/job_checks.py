@@ -23,10 +23,10 @@ from benchmarks.gpu_check.collective_values import (
     find_worst_anchor_us,
 )
 from benchmarks.gpu_check.made_up import make_up
+from benchmarks.report_file import read_report_file
 from distprof.analyze import analyze
 from distprof.facts.run import Run
 from distprof.render.files.files import describe_plain
-from distprof.storage.report_file import read_report_file
 from distprof.storage.run_folder import read_run
 
 LATE_MS, LATE_FROM = 50.0, 15

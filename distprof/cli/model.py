@@ -32,7 +32,8 @@ backward, what it keeps for backward, its output; and how much memory a rank wou
 computed or allocated, so that models can be looked at that fit on no machine; --measure runs the model here instead,
 and takes the time.
 
-The model is either distprof's own, by the configuration of a training job, or what a function of yours returns.
+The model is either distprof's own, as the configuration of a training job describes it, or what a function of yours
+returns.
 """
 EPILOG = """\
 examples:

@@ -183,15 +183,11 @@ def _call_function(target: str) -> tuple[nn.Module, Any]:
     found = found()
     model, given = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(model, nn.Module):
+        kind = "None" if found is None else type(found).__name__
         raise DataError(
-            f"{target}: returned {_name_kind(found)}, which is not a torch.nn.Module: return the model, or the model "
-            "and its inputs"
+            f"{target}: returned {kind}, which is not a torch.nn.Module: return the model, or the model and its inputs"
         )
     return model, dict(given) if isinstance(given, Mapping) else given
-
-
-def _name_kind(value: Any) -> str:
-    return "None" if value is None else type(value).__name__
 
 
 def _read_input(text: str) -> tuple[str | None, torch.dtype, tuple[int, ...]]:

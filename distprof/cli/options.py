@@ -1,11 +1,11 @@
-"""Options that several verbs have: numbers, ``--width``, and the files and folders that a verb writes to."""
+"""Options that several verbs have: numbers, ``--width``, the files that a verb could not read, and what it writes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from distprof.render.files.files import Written
 
 LONGEST_PATH = 1000
-"""Length of a path in a message."""
+"""Length of a path, or of what is wrong with a file, in a message."""
+MAX_UNREAD = 12
+"""Files that get a line of their own."""
 
 
 def add_number(
@@ -93,3 +95,10 @@ def write_into(folder: Path, write: Callable[[Path], Written]) -> Written:
     if written.problem is not None:
         print(f"distprof: {clean_text(folder, LONGEST_PATH)}: {written.problem}: choose another --out", file=sys.stderr)
     return written
+
+
+def list_unread(unread: Sequence[str]) -> list[str]:
+    """A line per file with the reason, and one line for the rest."""
+    lines = [f"distprof: left out: {clean_text(reason, LONGEST_PATH)}" for reason in unread[:MAX_UNREAD]]
+    more = len(unread) - MAX_UNREAD
+    return lines if more <= 0 else [*lines, f"distprof: left out: {more:,} more"]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.cli.options import LONGEST_PATH, add_width, write_into
+from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.terminal.terminal import render_terminal
-from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.sweep_folder import is_sweep
@@ -180,10 +179,10 @@ def _read_with_progress(paths: list[Path], names: NameMap) -> Run:
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 
-        def tell(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, refresh=True)
 
-        return read_paths(paths, names, tell)
+        return read_paths(paths, names, show)
 
 
 def _choose_folder(options: argparse.Namespace) -> Path:

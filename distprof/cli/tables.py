@@ -11,12 +11,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from distprof.cli.options import add_number, add_width
+from distprof.cli.options import add_number, add_width, list_unread
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
 from distprof.facts.run import name_ranks
 from distprof.facts.trace import IntArray, Trace
 from distprof.render.terminal.nsys_tables import render_table, write_csv
-from distprof.render.terminal.unread import list_unread
 from distprof.render.units import clean_text
 from distprof.storage.whole_file import write_whole
 from distprof.traces.load_run import read_traces

@@ -10,8 +10,7 @@ import re
 from distprof.errors import EXIT_OK, DistprofError, UsageError
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import is_logged_in
-from distprof.render.wandb.wandb_panels import NAME
-from distprof.render.wandb.wandb_workspace import make_workspace, require_workspaces, save_workspace
+from distprof.render.wandb.wandb_workspace import NAME, make_workspace, require_workspaces, save_workspace
 
 DESCRIPTION = """\
 Saves a workspace in a project of Weights & Biases: who holds the job up and since when, where the time goes, ranks by

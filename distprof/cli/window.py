@@ -42,7 +42,7 @@ usage, or not a run folder, 3 some rank has written no trace, or only on its own
 POLL_S = 0.1
 ANSWER_LIMIT_S = 30.0
 """How long rank 0 may take to answer, beyond the time between two of its looks."""
-TOLD_EVERY_S = 10.0
+REPEAT_EVERY_S = 10.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """Asks, waits, and says where the traces are.
 
     Raises:
-        DistprofError: There is no window, and why.
+        DistprofError: The window was refused or has failed; the message says why.
     """
     folder = options.run
     shown = clean_text(folder, LONGEST_PATH)
@@ -143,5 +143,5 @@ class _LinePrinter:
         if text == self._said and now_s < self._next_s:
             return
         waiting = f" ({now_s - self._began_s:.0f} s)" if text == self._said else ""
-        self._said, self._next_s = text, now_s + TOLD_EVERY_S
+        self._said, self._next_s = text, now_s + REPEAT_EVERY_S
         print(f"distprof: window: {text}{waiting}", file=sys.stderr, flush=True)

@@ -68,13 +68,13 @@ class ModuleTable:
     forward_ns: npt.NDArray[np.float64]
     """Time of a step, submodules included, ``[num_modules, num_timed_steps]``; NaN: it did not run."""
     backward_ns: npt.NDArray[np.float64]
-    """Likewise."""
+    """As ``forward_ns``."""
     recomputed_ns: npt.NDArray[np.float64]
-    """Likewise, of forward that backward repeats."""
+    """As ``forward_ns``, of forward that backward repeats."""
     memory: RankMemory | None
     """What this rank's tensors took in the counted step. None: not measured."""
     predicted_memory: RankMemory | None
-    """What they should take by the configuration. None: there is none."""
+    """What they should take according to the configuration. None: there is none."""
     peak_bytes: int | None
     """The most that the device's allocator had given out until the end of the counted step. None: there is none."""
     notes: tuple[str, ...]

@@ -161,7 +161,7 @@ class MemoryWatch:
         self._handle.remove()
 
     def measure(self, *, activations: int | None, gathered: int | None) -> RankMemory:
-        """After the step. What no optimizer told of is not known.
+        """After the step. What no optimizer has reported is not known.
 
         Args:
             activations: Bytes that forward kept for backward.

@@ -110,12 +110,12 @@ def _cast(device: torch.device, dtype: torch.dtype | None) -> contextlib.Abstrac
 class ModuleProfiler:
     """Counts what a model does between `start` and `stop`, or in a ``with`` block; `timing` takes the time.
 
-    The model gets no hooks, attributes or other tensors: torch tells of the calls of all modules, and it is asked no
+    The model gets no hooks, attributes or other tensors: torch reports the calls of all modules, and does so no
     more once this is stopped, also after an exception.
     """
 
     def __init__(self, model: nn.Module, *, activations: bool = True, peak: AlivePeak | None = None) -> None:
-        """``activations``: also count the bytes that forward keeps for backward; ``peak``: is told of each tensor."""
+        """``activations``: also count the bytes that forward keeps for backward; ``peak``: gets each tensor."""
         self.model = model
         self._modules = list_modules(model)
         self._activations, self._peak = activations, peak
@@ -252,7 +252,7 @@ def make_table(
         counted_step: None: it failed.
         timed_steps: As many as passes were timed.
         watch: Has seen the counted step.
-        predicted_memory: By the configuration.
+        predicted_memory: What the configuration lets expect.
         peak_bytes: Of the device's allocator.
     """
     report = profiler.report()
@@ -319,7 +319,7 @@ def _call(model: nn.Module, inputs: Any) -> Any:
 
 @contextlib.contextmanager
 def _uncompiled() -> Iterator[None]:
-    """Compiled modules run as they were written, or their submodules could not be told apart."""
+    """Compiled modules run as they were written, or their submodules could not be distinguished."""
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
         yield

@@ -30,7 +30,7 @@ class ModuleRanges:
 
         Args:
             model: It may be wrapped or compiled.
-            note: Receives what cannot be told apart.
+            note: Receives a sentence on modules that cannot be distinguished.
         """
         self._model, self._note = model, note
         self._undo: list[Callable[[], None]] = []

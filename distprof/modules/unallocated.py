@@ -35,7 +35,7 @@ MAX_PROBE_TOKENS, MAX_PROBE_SEQUENCES, MAX_PROBE_WEIGHTS = 4096, 32, 2**26
 
 
 class NotKnown(Exception):
-    """What a kernel keeps cannot be told."""
+    """What a kernel keeps is not known."""
 
 
 VALUES_NEEDED = (NotKnown, DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)

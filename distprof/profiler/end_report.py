@@ -86,8 +86,8 @@ def name_files(folder: Path, written: Written) -> str:
 
 
 def summarize(report: Report, *, early: bool) -> list[str]:
-    """A report in a sentence or two: how a job ended that stopped early, or whom it hung for; who holds the others up,
-    or how long a step takes.
+    """A report in a sentence or two: how a job ended that stopped early, or whom it hung for; which rank the others
+    wait for, or how long a step takes.
     """
     step, hang = list_headline(report)[0], describe_hang(report)
     usual = describe_verdict(report) or f"{step.label} {step.number}{step.text}"

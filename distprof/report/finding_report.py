@@ -47,10 +47,10 @@ class MissingData(enum.StrEnum):
 class EvidenceItem:
     """Numbers of one kernel, call, kind of copy or range that a finding is based on."""
 
-    sign: str
+    label: str
     """What it is."""
     name: str | None
-    """Of the kernel, call, range or device. None: ``sign`` says it all."""
+    """Of the kernel, call, range or device. None: ``label`` says it all."""
     stream: int | None = None
     """The device's stream that the numbers are of; None: they are of no single one."""
     ranks: tuple[int, ...]

@@ -77,5 +77,5 @@ class HangReport:
     """How long no step had ended when the ranks wrote this, the longest. None: ranks ended before that."""
     waited_s: float | None
     """How long ranks had waited for others when the job was stopped. None: it was not, or before that."""
-    stands: tuple[RankStateReport, ...]
+    states: tuple[RankStateReport, ...]
     """Where all ranks stood, those to blame first."""

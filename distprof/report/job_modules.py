@@ -52,7 +52,7 @@ class MemoryKind:
     """"parameters", "gradients", "optimizer", "buffers", "activations" or "communication"; "peak": the most that the
     device's allocator gave out; "rest": what the peak has beyond all these."""
     predicted_bytes: Spread
-    """By the configuration."""
+    """As predicted from the configuration."""
     measured_bytes: Spread
     """In the counted step."""
 

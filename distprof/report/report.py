@@ -147,7 +147,7 @@ class BetweenReport:
     between_ratio: float | None
     """All parts, over the cycle, summed over ranks."""
     parts_known: bool
-    """Whether own time, waits and stretches are told apart."""
+    """Whether own time, waits and stretches were recorded separately."""
     steps_used: int
     """Measured steps that follow a measured one."""
 
@@ -408,8 +408,3 @@ class Report:
     """What the numbers are based on."""
     config: Mapping[str, Any]
     """The whole configuration of the run, secrets redacted."""
-
-
-def to_plain(report: Report) -> dict[str, Any]:
-    """The report as JSON-ready containers."""
-    return dataclasses.asdict(report)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from distprof.facts.sweep import SweepStatus
 
@@ -80,8 +79,8 @@ class SweepPair:
     """Tokens per second with ``value`` over those with ``base``. None: tokens were not counted."""
     efficiency: SweepRatio | None
     """``throughput`` over the ratio of the numbers of ranks. None: those are equal, or tokens were not counted."""
-    foretold: SweepRatio | None
-    """``time`` as the job with ``base`` foretells it. None: there is no forecast."""
+    predicted: SweepRatio | None
+    """``time`` as the job with ``base`` predicts it. None: there is no forecast."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ class SweepEffect:
     spread_ratio: float | None
     efficiency: SweepRatio | None
     """Geometric mean over the pairs. None: the number of ranks is the same."""
-    foretold: SweepRatio | None
+    predicted: SweepRatio | None
     """Geometric mean over the pairs; an interval where there is one pair. None: some pair has no forecast."""
 
 
@@ -129,8 +128,3 @@ class SweepReport:
     def complete(self) -> bool:
         """Whether every job completed, and its steps were read."""
         return all(row.status == "completed" and row.steps > 0 for row in self.rows)
-
-
-def to_plain_sweep(report: SweepReport) -> dict[str, Any]:
-    """The report as JSON-ready containers."""
-    return dataclasses.asdict(report)

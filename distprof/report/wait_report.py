@@ -23,16 +23,16 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One independent sign: medians over the steps that the rank held up."""
+    """One piece of evidence, independent of the others: medians over the steps that the rank held up."""
 
-    sign: str
+    label: str
     """What was compared; every rank measured its own value on its own clock."""
     rank_ns: float
     """The named rank's value, or the median of the named host's ranks."""
     others_ns: float
     """Median of the other ranks."""
     agree_ratio: float
-    """Share of the steps that it held up in which this sign alone points at it."""
+    """Share of the steps that it held up in which it alone points at that rank."""
 
 
 class VerdictKind(enum.StrEnum):

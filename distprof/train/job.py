@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
-from distprof.facts.run import FloatArray, RankInfo, RunMeta
+from distprof.facts.run import COLUMN, Clock, FloatArray, RankInfo, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.end_report import write_report
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
-from distprof.render.terminal.progress import StepProgress
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
+from distprof.render.units import format_time
 from distprof.render.wandb.wandb_thread import WandbThread
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
@@ -35,6 +39,42 @@ from distprof.train.loop import train
 from distprof.train.model import Transformer
 from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World
+
+LINE_EVERY_S = 10.0
+
+
+class StepProgress:
+    """A progress bar on a terminal; elsewhere an occasional line."""
+
+    def __init__(self, console: Console, total: int, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Shows progress towards ``total`` steps, warm-up included."""
+        self._console, self._total, self._now_s = console, total, now_s
+        self._done, self._said_s = 0, now_s()
+        self._elapsed = ElapsedSteps()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}")
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("training", total=total, facts="")
+            self._bar.start()
+
+    def show(self, rows: FloatArray) -> None:
+        """Adds completed steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
+        self._done += rows.shape[1]
+        step_ns = float(np.mean(self._elapsed.add(rows)[Clock.HOST]))
+        tokens_per_s = float(np.sum(rows[:, :, COLUMN["tokens"]])) / rows.shape[1] / step_ns * 1e9
+        facts = f"{format_time(step_ns)}/step  {tokens_per_s:,.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, facts=facts)
+        elif self._now_s() - self._said_s >= LINE_EVERY_S:
+            self._said_s = self._now_s()
+            self._console.print(f"step {self._done}/{self._total}  {facts}", highlight=False)
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 class JobReporter:

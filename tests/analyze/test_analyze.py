@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distprof import __version__
 from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run
-from distprof.report.report import Report, to_plain
+from distprof.report.report import Report
 from distprof.report.wait_report import Spread
 from tests.factories import MS, drop_rows, make_run, permute_ranks
 
@@ -153,7 +153,7 @@ def test_whatever_is_missing_the_report_is_strict_json(run: Run, data: st.DataOb
     for hole in holes:
         rows[hole] = np.nan
     report = analyze(dataclasses.replace(run, rows=rows))
-    text = json.dumps(to_plain(report), allow_nan=False)
+    text = json.dumps(dataclasses.asdict(report), allow_nan=False)
     assert json.loads(text)["coverage"]["steps_measured"] <= rows.shape[1]
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, ROW_FIELDS, CollectiveKind, Collectives, FloatArray, Phase, Run
-from distprof.report.report import to_plain
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS
 from tests.factories import make_info, make_run
@@ -63,7 +62,7 @@ def draw_run(seed: int) -> Run:
 
 def test_fault_15_times_that_contradict_each_other_make_no_negative_number() -> None:
     for seed in range(60):
-        report = json.loads(json.dumps(to_plain(analyze(draw_run(seed))), allow_nan=False))
+        report = json.loads(json.dumps(dataclasses.asdict(analyze(draw_run(seed))), allow_nan=False))
         found = {name for name in list_negative(report) if not SIGNED.search(name)}
         assert not found, (seed, found)
 

@@ -18,7 +18,7 @@ from distprof.analyze.predict.sweep import measure_job
 from distprof.cli.bench.comparison import read_step_ns
 from distprof.facts.run import COLUMN, Clock, FloatArray, Run
 from distprof.profiler.metrics.metrics import Metrics
-from distprof.render.terminal.progress import StepProgress
+from distprof.train.job import StepProgress
 from tests.factories import MS, make_run
 
 WARMUP = 1

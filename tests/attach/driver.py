@@ -35,8 +35,7 @@ def main() -> int:
 
 
 def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
-    from distprof.attach.command import attach
-    from distprof.attach.script import run_script
+    from distprof.attach.command import attach, run_script
     from tests.attach.broken import break_parts
     from tests.attach.other_torch import differ
 

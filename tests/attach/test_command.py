@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from distprof.attach import command
-from distprof.attach.command import Request, attach, read_request
-from distprof.attach.script import show_error
+from distprof.attach.command import Request, attach, read_request, show_error
 from distprof.errors import UsageError
 from tests.attach.driver import PROGRAMS
 from tests.faults.forked import Command, start

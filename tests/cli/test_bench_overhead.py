@@ -167,7 +167,7 @@ PHASE_BOUND_NS = 5_000
 
 
 def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: Path) -> None:
-    code = "from distprof.cli.bench.phase_cost import *; c = measure_phase_cost(); print(c.phase_ns, c.phase_median_ns)"
+    code = "from distprof.cli.bench.overhead import *; c = measure_phase_cost(); print(c.phase_ns, c.phase_median_ns)"
     (done,) = run(Command(arguments=["--help"], before=f"{code}; raise SystemExit"), cwd=tmp_path)
     assert done.code == 0, done.err
     fastest, middle = map(float, done.out.split())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from distprof.cli.doctor import machine, probe, settings, software
+from distprof.cli.doctor import machine, probe, software
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.command import CHECKS, count_states, run_checks, show, to_json
 from distprof.cli.doctor.probe import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
@@ -120,30 +120,30 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (software.check_accelerate, change(torch=ON_CPU), WARNING, "from FSDP to DDP"),
     (software.check_accelerate, change(torch=None), ABSENT, "does not load"),
     (software.check_accelerate, change(packages=without("accelerate")), ABSENT, "pip install accelerate"),
-    (settings.check_threads, HEALTHY, OK, "not set"),
-    (settings.check_threads, change(torch=ON_CPU), WARNING, "export OMP_NUM_THREADS=32"),
-    (settings.check_threads, change(torch=ON_CPU, cores=2), OK, "2 core(s)"),
-    (settings.check_threads, change(torch=None), ABSENT, "64 core(s)"),
-    (settings.check_threads, change(env={"OMP_NUM_THREADS": "16"}), OK, "fit"),
-    (settings.check_threads, change(env={"OMP_NUM_THREADS": "17"}), WARNING, "export OMP_NUM_THREADS=16"),
-    (settings.check_threads, change(env={"OMP_NUM_THREADS": "all"}), WARNING, "not a number"),
-    (settings.check_max_connections, HEALTHY, OK, "not set"),
-    (settings.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "8"}), OK, "=8"),
-    (settings.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}), WARNING, "share one queue"),
-    (settings.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "64"}), WARNING, "1 to 32"),
-    (settings.check_launch_blocking, HEALTHY, OK, "not set"),
-    (settings.check_launch_blocking, change(env={"CUDA_LAUNCH_BLOCKING": "0"}), OK, "ahead"),
-    (settings.check_launch_blocking, change(env={"CUDA_LAUNCH_BLOCKING": "1"}), PROBLEM, "unset CUDA_LAUNCH_BLOCKING"),
-    (settings.check_debug_output, HEALTHY, OK, "off"),
-    (settings.check_debug_output, change(env={"NCCL_DEBUG": "WARN"}), OK, "off"),
-    (settings.check_debug_output, change(env={"NCCL_DEBUG": "info"}), WARNING, "unset NCCL_DEBUG for"),
-    (settings.check_debug_output, change(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}), WARNING, "=DETAIL"),
-    (settings.check_collective_timing, HEALTHY, OK, "no timing"),
-    (settings.check_collective_timing, change(env={"TORCH_NCCL_ENABLE_TIMING": "1"}), WARNING, "=1"),
-    (settings.check_collective_timing, change(env={"TORCH_NCCL_BLOCKING_WAIT": "true"}), WARNING, "BLOCKING_WAIT"),
-    (settings.check_transports, HEALTHY, OK, "none"),
-    (settings.check_transports, change(env={"NCCL_P2P_DISABLE": "1"}), WARNING, "unset NCCL_P2P_DISABLE"),
-    (settings.check_transports, change(env={"NCCL_P2P_DISABLE": "1"}, torch=ON_CPU), ABSENT, "no GPU"),
+    (software.check_threads, HEALTHY, OK, "not set"),
+    (software.check_threads, change(torch=ON_CPU), WARNING, "export OMP_NUM_THREADS=32"),
+    (software.check_threads, change(torch=ON_CPU, cores=2), OK, "2 core(s)"),
+    (software.check_threads, change(torch=None), ABSENT, "64 core(s)"),
+    (software.check_threads, change(env={"OMP_NUM_THREADS": "16"}), OK, "fit"),
+    (software.check_threads, change(env={"OMP_NUM_THREADS": "17"}), WARNING, "export OMP_NUM_THREADS=16"),
+    (software.check_threads, change(env={"OMP_NUM_THREADS": "all"}), WARNING, "not a number"),
+    (software.check_max_connections, HEALTHY, OK, "not set"),
+    (software.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "8"}), OK, "=8"),
+    (software.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}), WARNING, "share one queue"),
+    (software.check_max_connections, change(env={"CUDA_DEVICE_MAX_CONNECTIONS": "64"}), WARNING, "1 to 32"),
+    (software.check_launch_blocking, HEALTHY, OK, "not set"),
+    (software.check_launch_blocking, change(env={"CUDA_LAUNCH_BLOCKING": "0"}), OK, "ahead"),
+    (software.check_launch_blocking, change(env={"CUDA_LAUNCH_BLOCKING": "1"}), PROBLEM, "unset CUDA_LAUNCH_BLOCKING"),
+    (software.check_debug_output, HEALTHY, OK, "off"),
+    (software.check_debug_output, change(env={"NCCL_DEBUG": "WARN"}), OK, "off"),
+    (software.check_debug_output, change(env={"NCCL_DEBUG": "info"}), WARNING, "unset NCCL_DEBUG for"),
+    (software.check_debug_output, change(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}), WARNING, "=DETAIL"),
+    (software.check_collective_timing, HEALTHY, OK, "no timing"),
+    (software.check_collective_timing, change(env={"TORCH_NCCL_ENABLE_TIMING": "1"}), WARNING, "=1"),
+    (software.check_collective_timing, change(env={"TORCH_NCCL_BLOCKING_WAIT": "true"}), WARNING, "BLOCKING_WAIT"),
+    (software.check_transports, HEALTHY, OK, "none"),
+    (software.check_transports, change(env={"NCCL_P2P_DISABLE": "1"}), WARNING, "unset NCCL_P2P_DISABLE"),
+    (software.check_transports, change(env={"NCCL_P2P_DISABLE": "1"}, torch=ON_CPU), ABSENT, "no GPU"),
     (machine.check_gpus, HEALTHY, OK, "4 x NVIDIA A100-SXM4-80GB 80.0 GiB"),
     (machine.check_gpus, change(torch__gpus=GPUS), WARNING, "1 x Tesla T4 16.0 GiB"),
     (machine.check_gpus, change(torch=None), ABSENT, "none"),
@@ -207,10 +207,7 @@ def test_a_check_says(check: Check, facts: Facts, state: State, said: str) -> No
 def test_every_check_is_shown_and_tried_in_good_and_bad() -> None:
     shown = [check for checks in CHECKS.values() for check in checks]
     written = {
-        value
-        for module in (software, settings, machine)
-        for name, value in vars(module).items()
-        if name.startswith("check_")
+        value for module in (software, machine) for name, value in vars(module).items() if name.startswith("check_")
     }
     assert len(shown) == len(set(shown)) and set(shown) == written == {case[0] for case in CASES}
     for check in shown:

@@ -13,7 +13,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 NEEDLESS = {
     "concurrent.futures", "multiprocessing", "subprocess", "sqlite3", "tempfile", "logging", "secrets", "rich.progress",
     "distprof.storage.run_folder", "distprof.storage.rank_stream", "distprof.traces.nsys.capture",
-    "distprof.render.html.html", "distprof.render.files.timeline",
+    "distprof.render.html.html", "distprof.render.files.files",
 }  # fmt: skip
 """What reading one trace and showing its report needs nothing of."""
 PROGRAM = """

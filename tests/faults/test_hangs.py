@@ -115,7 +115,7 @@ def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
     assert run_verb(["report", str(folder), "--details", "--width", "1000"]) == EXIT_PARTIAL
     sentence, *rest = (line.rstrip() for line in capsys.readouterr().out.splitlines())
     hang: dict[str, Any] = json.loads((folder / "report.json").read_text())["hang"]
-    culprit = next(stand for stand in hang["stands"] if stand["ranks"] == [CULPRIT])
+    culprit = next(stand for stand in hang["states"] if stand["ranks"] == [CULPRIT])
     expected = CASES[case]
     if case == "stopped" and culprit["where"] is not None:  # py-spy is there, and may read the process
         expected = Hang(f"{expected.sentence}, at hangs.py:{{}} misbehave", "stopped", ("misbehave", "<module>"))
@@ -127,4 +127,4 @@ def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
     assert tuple(frame.split()[1] for frame in culprit["stack"] if "hangs.py" in frame) == expected.stack
     if hang["kind"] == "absent":
         assert (hang["absent"], hang["waiting"]) == ([CULPRIT], [0])
-        assert next(stand for stand in hang["stands"] if stand["ranks"] == [0])["where"].startswith("hangs.py:")
+        assert next(stand for stand in hang["states"] if stand["ranks"] == [0])["where"].startswith("hangs.py:")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.library import Library
 from torch.utils.flop_counter import flop_registry
 
+from distprof.modules.count import _name_uncounted
 from distprof.modules.formulas import FORMULAS
 from distprof.modules.profile import ModuleProfiler, profile_model
-from distprof.modules.uncounted import _name_uncounted
 
 SAID = "not counted, because there is no formula: "
 

@@ -12,7 +12,6 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, CollectiveKind, FloatArray, Phase
-from distprof.report.report import to_plain
 from distprof.storage import rotation
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter, read_stream
@@ -165,7 +164,7 @@ def test_the_report_of_a_window_is_that_of_the_same_steps_of_the_whole(tmp_path:
         ranks = tuple(dataclasses.replace(info, rows_dropped=0) for info in run.ranks)
         report = analyze(dataclasses.replace(run, ranks=ranks, meta=META))  # without the note on what is dropped
         assert report.coverage.steps_measured == 15 and report.waits
-        reports.append(to_plain(report))
+        reports.append(dataclasses.asdict(report))
     assert reports[0] == reports[1]
 
 

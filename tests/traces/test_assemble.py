@@ -14,7 +14,6 @@ from distprof.facts.run import COLUMN, Clock
 from distprof.facts.trace import Trace
 from distprof.render.html.html import render_html
 from distprof.render.sections.coverage import describe_clocks
-from distprof.report.report import to_plain
 from distprof.traces.assemble import assemble_run, attach_traces
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
@@ -120,6 +119,7 @@ def test_what_traces_do_not_tell_is_none_and_their_ranks_have_no_end() -> None:
     assert [(info.source, info.ended, info.local_rank) for info in run.ranks] == [("trace", None, None)] * 2
     report = analyze(run)
     assert report.coverage.ranks_missing == () and {rank.source for rank in report.ranks} == {"trace"}
-    assert '"n/a"' not in json.dumps(to_plain(report)) and '"traced"' not in json.dumps(to_plain(report))
+    plain = json.dumps(dataclasses.asdict(report))
+    assert '"n/a"' not in plain and '"traced"' not in plain
     page = render_html(report)
     assert "None" not in page and "started n/a" not in page and "<td>unknown</td>" not in page

@@ -296,7 +296,7 @@ def _list_peers(cycles: SyncCycles, item: CandidateCause, waits: BoolArray) -> I
     return np.setdiff1d(np.concatenate(groups), item.rows) if groups else np.empty(0, dtype=np.int64)
 
 
-def _compare(item: CandidateCause, sign: str, values_ns: FloatArray, direction: int, acts: BoolArray) -> Evidence:
+def _compare(item: CandidateCause, label: str, values_ns: FloatArray, direction: int, acts: BoolArray) -> Evidence:
     """Medians over the cycles ``acts``; of a host, of its median rank."""
     mine = np.median(values_ns[item.rows], axis=0)[acts]
     others = median_of_others(values_ns, item.rows)[acts]
@@ -306,5 +306,8 @@ def _compare(item: CandidateCause, sign: str, values_ns: FloatArray, direction: 
     else:
         agree = direction * mine > direction * others
     return Evidence(
-        sign=sign, rank_ns=float(np.median(mine)), others_ns=float(np.median(others)), agree_ratio=float(np.mean(agree))
+        label=label,
+        rank_ns=float(np.median(mine)),
+        others_ns=float(np.median(others)),
+        agree_ratio=float(np.mean(agree)),
     )

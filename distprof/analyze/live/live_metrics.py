@@ -1,4 +1,4 @@
-"""What Weights & Biases is told of the steps: a few scalars at every step, and the rest as means of several steps.
+"""What Weights & Biases gets of the steps: a few scalars at every step, and the rest as means of several steps.
 
 A point of every scalar at every step would be several kilobytes a step. So a step has those that a chart of steps
 needs, and every `DETAIL_STEPS` steps the others are added. Neither grows with the number of ranks.

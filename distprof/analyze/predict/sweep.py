@@ -1,4 +1,4 @@
-"""What do the jobs of a sweep show? Each job's steps, jobs that differ in one key, and what one of them foretells."""
+"""What do the jobs of a sweep show? Each job's steps, jobs that differ in one key, and what one of them predicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JobSteps:
     """Of the job, ``[num_steps]``; at least one. See `distprof.analyze.stats.measured_steps.Timing.elapsed_ns`."""
     tokens_per_step: float | None
     """Of all ranks, mean over steps. None: not counted, or of some ranks only."""
-    foretold: Mapping[tuple[str, str], SweepRatio] = field(default_factory=dict)
+    predicted: Mapping[tuple[str, str], SweepRatio] = field(default_factory=dict)
     """By swept key and value: how many times as long a step would take with it, by this job's forecasts."""
 
 
@@ -45,7 +45,7 @@ def measure_job(run: Run, swept: Mapping[str, Sequence[str]] | None = None) -> J
 
     Args:
         run: The job's.
-        swept: Keys with the values that are foretold. None: nothing is.
+        swept: Keys with the values that are predicted. None: nothing is.
     """
     measured_steps = choose_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
@@ -57,7 +57,7 @@ def measure_job(run: Run, swept: Mapping[str, Sequence[str]] | None = None) -> J
     return JobSteps(
         clock=timing.clock, step_ns=timing.elapsed_ns,
         tokens_per_step=float(tokens.sum(axis=0).mean()) if whole else None,
-        foretold=foretell_values(measured_steps, timing, swept or {}),
+        predicted=predict_values(measured_steps, timing, swept or {}),
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _make_pair(
         spread_ratio=_coefficient_of_variation(after.step_ns),
         throughput=None if throughput is None else throughput.show(),
         efficiency=None if efficiency is None else efficiency.show(),
-        foretold=before.foretold.get((key, job.settings[key])),
+        predicted=before.predicted.get((key, job.settings[key])),
     )  # fmt: skip
     return pair, ratio
 
@@ -160,7 +160,7 @@ def _summarise(pairs: Sequence[tuple[SweepPair, LogRatio]]) -> Iterator[SweepEff
             base_spread_ratio=_median_of_known([pair.base_spread_ratio for pair in own]),
             spread_ratio=_median_of_known([pair.spread_ratio for pair in own]),
             efficiency=None if factor is None else whole.inverse(factor).show(),
-            foretold=_average([pair.foretold for pair in own]),
+            predicted=_average([pair.predicted for pair in own]),
         )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ SETTINGS = {
 """By the key that is swept."""
 
 
-def foretell_values(
+def predict_values(
     measured_steps: MeasuredSteps, headline: Timing, swept: Mapping[str, Sequence[str]]
 ) -> dict[tuple[str, str], SweepRatio]:
     """Forecasts by swept key and value; without keys that no forecast knows, nothing is computed.

@@ -62,7 +62,7 @@ def report_hang(run: Run) -> HangReport | None:
         message=None if wait is None or wait.message is None else wait.message.kind,
         step=None if first is None else first.step, inside=first is not None and first.inside,
         stalled_s=max(stalled, default=None), waited_s=waited_s,
-        stands=tuple(_list_stands(run, infos, everyone, blamed)),
+        states=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -15,15 +14,20 @@ from rich.table import Table
 
 from distprof import __version__
 from distprof.cli.bench.comparison import Comparison
-from distprof.cli.bench.overhead import BARE, RIVALS, Workload, list_conditions, measure_workload
+from distprof.cli.bench.overhead import (
+    BARE,
+    RIVALS,
+    PhaseCost,
+    Workload,
+    list_conditions,
+    measure_phase_cost,
+    measure_workload,
+)
 from distprof.cli.options import add_number, require_folder, write_figures
 from distprof.config.choice import locate_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
-
-if TYPE_CHECKING:
-    from distprof.cli.bench.phase_cost import PhaseCost
 
 TINY_STEPS, STEPS = 60, 5
 DESCRIPTION = "Measures what recording costs on this machine. See: distprof bench overhead --help"
@@ -40,8 +44,8 @@ OVERHEAD = """\
 Measures what recording costs on this machine: the same training without instruments (bare), with distprof's phases, and
 under other profilers. Every run is a fresh process with the same number of steps; the conditions take turns, in reverse
 order in every second round. Bare runs twice in each round (A/A), which shows how far apart two measurements of the same
-thing are here. A cost inside the A/A row's interval cannot be told from zero: add --repeats, then --steps. On GPUs the
-device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
+thing are here. A cost inside the A/A row's interval cannot be distinguished from zero: add --repeats, then --steps.
+On GPUs the device's steps are compared, which bare runs time as well: a host that runs ahead of its GPU only launches.
 """
 OVERHEAD_EPILOG = f"""\
 examples:
@@ -88,8 +92,6 @@ def run(options: argparse.Namespace) -> int:
     """
     workloads = _read_workloads(options)
     console, conditions = Console(), list_conditions()
-    from distprof.cli.bench.phase_cost import measure_phase_cost
-
     cost = measure_phase_cost()
     console.print(f"host cost of a phase: {_describe_cost(cost)}", highlight=False)
     results: dict[str, list[Comparison]] = {}
@@ -127,7 +129,7 @@ class _Progress:
     """Prints a line after every run, with the estimated time left."""
 
     def __init__(self, console: Console, workload: Workload, total: int) -> None:
-        self._console, self._train, self._total = console, workload.train, total
+        self._console, self._total = console, total
         self._done, self._begin_s = 0, time.monotonic()
         ranks = f"{workload.ranks} rank" + ("s" if workload.ranks > 1 else "")
         text = f"{workload.train}, {workload.strategy}, {ranks}: {total} runs of {workload.steps} steps"

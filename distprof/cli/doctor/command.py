@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof import __version__
-from distprof.cli.doctor import machine, settings, software
+from distprof.cli.doctor import machine, software
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.options import add_width
@@ -47,8 +47,8 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     ),
     "devices": (software.check_cuda, software.check_driver, machine.check_gpus, machine.check_peak),
     "settings": (
-        settings.check_threads, settings.check_max_connections, settings.check_launch_blocking,
-        settings.check_debug_output, settings.check_collective_timing, settings.check_transports,
+        software.check_threads, software.check_max_connections, software.check_launch_blocking,
+        software.check_debug_output, software.check_collective_timing, software.check_transports,
     ),
     "machine": (
         machine.check_clock, machine.check_time_of_day, machine.check_governor, machine.check_shared_memory,

@@ -1,8 +1,9 @@
-"""Reports a sweep from its folder: at its end, and with ``distprof report``."""
+"""Reports a sweep from its folder, at its end and with ``distprof report``, and writes the files of that report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,14 +12,18 @@ from rich.console import Console
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.cli.options import LONGEST_PATH, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
-from distprof.render.files.column_files import NO_PARQUET, can_write_parquet
-from distprof.render.files.sweep_files import write_sweep_files
+from distprof.render.files.column_files import NO_PARQUET, Columns, can_write_parquet, list_writers
+from distprof.render.files.files import Written, write_each
+from distprof.render.html.html import make_page, show_section
+from distprof.render.html.svg import draw_jobs
+from distprof.render.markup import make_section, show
 from distprof.render.sections.sweep_sections import list_sweep_sections
 from distprof.render.terminal.terminal import render_sections
 from distprof.render.units import clean_text
-from distprof.report.sweep_report import SweepReport
+from distprof.report.sweep_report import SweepRatio, SweepReport
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, require_inside
+from distprof.storage.whole_file import write_json, write_whole
 
 
 def report_sweep(
@@ -70,3 +75,57 @@ def read_sweep_report(folder: Path) -> SweepReport:
         if found is not None:
             steps[job.number] = found
     return report_sweep_jobs(sweep, steps, notes)
+
+
+def write_sweep_files(folder: Path, report: SweepReport) -> Written:
+    """Writes every file of the report, each atomically; never raises OSError. Parquet only where pyarrow is."""
+    tables = {"sweep_jobs": list_job_columns(report), "sweep_ratios": list_ratio_columns(report)}
+    writers: dict[str, Callable[[Path], None]] = {
+        "report.html": lambda path: write_whole(path, render_sweep_html(report)),
+        "report.json": lambda path: write_json(path, dataclasses.asdict(report)),
+    }
+    return write_each(folder, writers | list_writers(tables))
+
+
+def render_sweep_html(report: SweepReport) -> str:
+    """The report as one page."""
+    sections = [show_section(section) for section in list_sweep_sections(report, with_pairs=True)]
+    drawing = make_section("Step time by job", draw_jobs(report))
+    started = f"<p>a sweep of {len(report.rows):,} jobs; started {show(report.started_utc)}</p>"
+    head = f"<header><h1>{show(report.name)}</h1>{started}</header>"
+    return make_page(show(report.name), "\n".join([head, *sections[:1], drawing, *sections[1:]]))
+
+
+def list_job_columns(report: SweepReport) -> Columns:
+    """One row per job, with the swept keys under their whole names."""
+    names = [field.name for field in dataclasses.fields(report.rows[0])] if report.rows else []
+    own = [name for name in names if name not in ("number", "settings")]
+    return {
+        "job": [row.number for row in report.rows],
+        **{key: [row.settings[key] for row in report.rows] for key in report.keys},
+        **{name: [getattr(row, name) for row in report.rows] for name in own},
+    }
+
+
+def list_ratio_columns(report: SweepReport) -> Columns:
+    """One row per pair of jobs that differ in one key."""
+    pairs = report.pairs
+    return {
+        "key": [pair.key for pair in pairs], "from": [pair.base for pair in pairs],
+        "to": [pair.value for pair in pairs],
+        "from_job": [pair.base_job for pair in pairs], "to_job": [pair.job for pair in pairs],
+        **_spell("time", [pair.time for pair in pairs]),
+        "from_spread_ratio": [pair.base_spread_ratio for pair in pairs],
+        "to_spread_ratio": [pair.spread_ratio for pair in pairs],
+        **_spell("throughput", [pair.throughput for pair in pairs]),
+        **_spell("efficiency", [pair.efficiency for pair in pairs]),
+        **_spell("predicted", [pair.predicted for pair in pairs]),
+    }  # fmt: skip
+
+
+def _spell(name: str, ratios: Sequence[SweepRatio | None]) -> dict[str, list[float | None]]:
+    return {
+        f"{name}_ratio": [None if ratio is None else ratio.value for ratio in ratios],
+        f"{name}_low_ratio": [None if ratio is None else ratio.low for ratio in ratios],
+        f"{name}_high_ratio": [None if ratio is None else ratio.high for ratio in ratios],
+    }

@@ -74,7 +74,7 @@ class HostReadings:
 
     def _try(self, read: Callable[[], RunMeta], failure: str) -> bool:
         """Adds readings, at once: the job may be stopped during the next. A failure costs a note; the others have gone
-        or do not answer, so nothing more is asked of them.
+        or do not answer, so they are asked nothing more.
 
         Returns:
             Whether it worked.

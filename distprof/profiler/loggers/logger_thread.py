@@ -45,7 +45,7 @@ class MetricLogger(Protocol):
         """Takes whole steps in ascending order, ``[num_ranks, num_new_steps, ROW_WIDTH]``."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Called once, after the last step."""
 
 
 class LoggerThread:
@@ -62,22 +62,22 @@ class LoggerThread:
         self._make, self._ended = make, False
         self._logger: MetricLogger | None = None
         self._boundary = ErrorBoundary(f"profile.loggers={name} stopped", note)
-        self._listener = BackgroundConsumer(
+        self._consumer = BackgroundConsumer(
             self._begin, what=f"logger {name}", failed=note, begin_limit_s=BEGIN_LIMIT_S
         )  # fmt: skip
-        self._listener.start()
+        self._consumer.start()
 
     def enqueue(self, rows: FloatArray) -> None:
         """Queues whole steps, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
-        self._listener.enqueue(rows)
+        self._consumer.enqueue(rows)
 
     def end(self, limit_s: float = END_LIMIT_S) -> None:
         """Waits until it has written everything, not longer than it may take. A second call does nothing."""
         if self._ended:
             return
         self._ended = True
-        self._listener.finish(self._close, limit_s=limit_s)
-        if missed := self._listener.missed_steps:
+        self._consumer.finish(self._close, limit_s=limit_s)
+        if missed := self._consumer.missed_steps:
             self._boundary.fail(DistprofError(f"too slow for {missed:,} step(s)"))
 
     def _begin(self) -> Callable[[FloatArray], None] | None:

@@ -264,7 +264,7 @@ class Profiler:
 
         Args:
             error: What ended training early, for the record of this rank.
-            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
+            wait_s: How long to wait for the slowest rank. None: as long as the job's own limit.
         """
         if self._closed or os.getpid() != self._pid:  # a forked child must not write its parent's files
             return

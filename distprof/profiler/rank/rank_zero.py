@@ -47,12 +47,12 @@ class RankZero:
         """
         self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
         self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
-        self._listener: BackgroundConsumer | None = None
+        self._consumer: BackgroundConsumer | None = None
         if on_start is not None:
-            self._listener = BackgroundConsumer(on_start, what="the display of steps", failed=context.warn)
-            self._listener.start()
+            self._consumer = BackgroundConsumer(on_start, what="the display of steps", failed=context.warn)
+            self._consumer.start()
         self._metrics = _serve_metrics(context, meta, lose)
-        receivers = [] if self._listener is None else [self._listener.enqueue]
+        receivers = [] if self._consumer is None else [self._consumer.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
         job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, print_line=context.print_line)
@@ -83,10 +83,10 @@ class RankZero:
         self._remote.end()
         for logger in self._loggers:
             logger.end()
-        if self._listener is None:
+        if self._consumer is None:
             return
-        self._listener.finish()
-        if missed := self._listener.missed_steps:
+        self._consumer.finish()
+        if missed := self._consumer.missed_steps:
             note = f"{missed} step(s) were not shown while the job ran: what on_start gave was too slow, or failed"
             self._warn(note)
             with contextlib.suppress(OSError, DistprofError):  # the user has been told; the folder may be full or gone

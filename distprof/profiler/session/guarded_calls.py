@@ -87,7 +87,7 @@ class GuardedCalls:
         guard_methods(cls)
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
-        """Takes what says a line to the user."""
+        """``print_line`` shows a line to the user."""
         self._print_line = print_line
         self.sentences: list[str] = []
         """What was said or noted, once each."""

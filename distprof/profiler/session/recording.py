@@ -59,7 +59,7 @@ class Recording(GuardedCalls):
                 has been told.
             end: Called once, after everything is closed, with what ended training early.
             print_line: Says a line to the user.
-            warmup_steps: So many steps are warm-up, unless `begin_step` is told otherwise.
+            warmup_steps: So many steps are warm-up, unless `begin_step` says otherwise.
             find: Whether phases are found that the user does not mark; see `distprof.observe.finder`.
         """
         super().__init__(print_line)
@@ -342,7 +342,7 @@ class Recording(GuardedCalls):
 
         Args:
             error: What ended training early, for the record of this rank.
-            wait_s: How long to wait for the slowest rank. None: as long as the job was told to.
+            wait_s: How long to wait for the slowest rank. None: as long as the job's own limit.
         """
         if self.closed or os.getpid() != self._pid:
             return

@@ -26,7 +26,7 @@ def describe_copies_in_step(finding: Finding) -> FindingText:
         + format_ranks(finding),
         evidence=(
             *list_by_rank(finding, "copies_ratio", "host to device, of the step"),
-            *(make_line(figure, _show_copies(figure), what=f"from {figure.sign}") for figure in finding.figures),
+            *(make_line(figure, _show_copies(figure), what=f"from {figure.label}") for figure in finding.figures),
             FigureText(
                 what="copies of any kind while nothing computes", value=copying, where=format_worst_rank(finding)
             ),

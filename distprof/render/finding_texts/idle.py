@@ -62,14 +62,14 @@ def describe_host_bound(finding: Finding) -> FindingText:
 def _choose_main_state(finding: Finding) -> str | None:
     """What the host was in for most of the time; None: nothing holds so much, or it is not known."""
     first = finding.figures[0] if finding.figures else None
-    return first.sign if first is not None and first.numbers["idle_ratio"] >= MOST_RATIO else None
+    return first.label if first is not None and first.numbers["idle_ratio"] >= MOST_RATIO else None
 
 
 def _show_state(finding: Finding, figure: EvidenceItem) -> FigureText:
     share, time = format_ratio(figure.numbers["idle_ratio"]), format_time(figure.numbers["idle_ns"])
     where = "" if figure.name is None else f", most of it in {format_name(figure.name)}"
     return FigureText(
-        what=f"meanwhile the host is {_STATES[figure.sign]}",
+        what=f"meanwhile the host is {_STATES[figure.label]}",
         value=f"{share} of that time, {time} {format_window(finding)}",
         where=f"{name_some(figure.ranks)}{where}",
     )
@@ -144,7 +144,7 @@ def _show_gaps(finding: Finding) -> Iterator[FigureText]:
 
 
 def _show_gap(figure: EvidenceItem) -> FigureText:
-    graph = ", of a CUDA graph" if figure.sign == "graph" else ""
+    graph = ", of a CUDA graph" if figure.label == "graph" else ""
     return FigureText(
         what="a gap",
         value=f"{format_time(figure.numbers['gap_ns'])} before {name_kernel(figure.name or '', NAME_LIMIT)}",

@@ -38,7 +38,7 @@ def describe_matmul_share(finding: Finding) -> FindingText:
 
 def _format_fusing(finding: Finding) -> str:
     """By the categories that take longest: the optimizer's step of an embedding is fused with its backward already."""
-    others = {figure.sign for figure in finding.figures}
+    others = {figure.label for figure in finding.figures}
     optimizer = ", a fused optimizer" if not others or "optimizer" in others else ""
     embedding = (
         " Embeddings are bound by memory, and mostly fused already: tables in a lower precision, narrower rows."
@@ -54,7 +54,7 @@ def _format_fusing(finding: Finding) -> str:
 def _show_category(finding: Finding, figure: EvidenceItem) -> FigureText:
     share, time = format_ratio(figure.numbers["compute_ratio"]), format_time(figure.numbers["device_ns"])
     return FigureText(
-        what=f"{figure.sign}, of compute",
+        what=f"{figure.label}, of compute",
         value=f"{share}, {time} {format_window(finding)}",
         where=f"{name_some(figure.ranks)}, most of it in {format_kernel(figure)}",
     )
@@ -77,7 +77,7 @@ def describe_fp32_matmul(finding: Finding) -> FindingText:
             *list_by_rank(finding, "fp32_ratio", f"fp32 {products}, of GPU time"),
             *((among,) if finding.facts.get("convolutions_ratio") else ()),
             make_line(longest, format_kernel(longest), what="longest of them"),
-            make_line(source, _SOURCES[source.sign] + format_name(source.name), what=cores),
+            make_line(source, _SOURCES[source.label] + format_name(source.name), what=cores),
         ),
         consequence=_format_ceiling(finding, share) + _format_unknown_precision(finding),
         remedy=_format_precision(finding),
@@ -113,7 +113,7 @@ def _format_unknown_precision(finding: Finding) -> str:
     untold = finding.facts.get("untold_ratio", 0.0)
     if untold < _WORTH_SAYING:
         return ""
-    return f" Another {format_ratio(untold)} is products whose names do not tell their precision."
+    return f" Another {format_ratio(untold)} are products whose names do not show their precision."
 
 
 def _format_precision(finding: Finding) -> str:
@@ -146,12 +146,12 @@ def describe_older_kernels(finding: Finding) -> FindingText:
         f"{_list_made(kernels)}{format_ranks(finding)}",
         evidence=(
             *list_by_rank(finding, "older_ratio", "products in older kernels, of GPU time"),
-            make_line(device, f"compute capability {device.sign}", what=format_name(device.name)),
+            make_line(device, f"compute capability {device.label}", what=format_name(device.name)),
             *(
                 make_line(
                     kernel,
                     f"{format_kernel(kernel)}, {format_ratio(kernel.numbers['device_ratio'])} of GPU time",
-                    what=f"made for {kernel.sign}",
+                    what=f"made for {kernel.label}",
                 )
                 for kernel in kernels
             ),
@@ -166,7 +166,7 @@ def describe_older_kernels(finding: Finding) -> FindingText:
 
 
 def _list_made(kernels: Sequence[EvidenceItem]) -> str:
-    return " and ".join(sorted({kernel.sign for kernel in kernels}))
+    return " and ".join(sorted({kernel.label for kernel in kernels}))
 
 
 WORDS = {

@@ -23,7 +23,7 @@ def describe_host_is_not_gpu(finding: Finding) -> FindingText:
         ),
         consequence="A range's host time is how long the host took to launch its work, or waited in it for room in the "
         "queue; a table of host times (nvtx_sum) ranks the launching, not the device's work.",
-        remedy="Read the GPU times beside the host times under 'ranges', and decide what to optimise by them.",
+        remedy="Read the GPU times beside the host times under 'ranges', and let them decide what to optimise.",
     )
 
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
 
 from distprof.facts.run import Phase
-from distprof.render.html.page import capitalise, choose_class, end_sentence, make_page, show_facts
-from distprof.render.html.svg import BAR, GAP, LEFT, WIDTH, draw_phases, draw_steps, frame
+from distprof.render.html.svg import draw_devices, draw_phases, draw_steps
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
-from distprof.render.sections.section_types import Section, ShownFinding
+from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
-from distprof.render.sections.trace_rows import DEVICE_PARTS, choose_devices
+from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
 from distprof.render.sections.verdict import describe_verdict
-from distprof.render.units import format_time
 from distprof.report.report import Report
-from distprof.report.trace_report import DeviceReport
 
 MAX_NOTES, NOTE_LIMIT = 200, 1_000
 MAX_TRACEBACKS = 8
@@ -34,7 +36,7 @@ def render_html(report: Report) -> str:
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
             _show_verdict(report),
             *(
-                make_section(show(capitalise(section.title)), _show_content(report, section))
+                show_section(section, report)
                 for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
             ),
             f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
@@ -54,21 +56,22 @@ def _show_verdict(report: Report) -> str:
     return f'<p class="{kind}">{show(sentence)}</p>' if sentence else ""
 
 
-def _show_content(report: Report, section: Section) -> str:
+def show_section(section: Section, report: Report | None = None) -> str:
+    """Facts, findings, a table and notes; of a report also its drawings."""
     notes = "".join(f"<p>{show(end_sentence(note), 4_000)}</p>" for note in section.notes)
     content = "".join(
         [
             show_facts(section.facts),
             show_findings(section.findings),
-            _draw(report, section),
+            "" if report is None else _draw(report, section),
             _tabulate(section),
             notes,
             list_texts(section.details),
-            _show_tracebacks(report) if section.key == "ranks" else "",
+            _show_tracebacks(report) if report is not None and section.key == "ranks" else "",
         ]
     )
     about = f"<p>{show(end_sentence(section.about))}</p>" if section.about and content else ""
-    return about + content
+    return make_section(show(capitalise(section.title)), about + content)
 
 
 def _draw(report: Report, section: Section) -> str:
@@ -133,25 +136,47 @@ def _show_finding(shown: ShownFinding) -> str:
     )
 
 
-def draw_devices(devices: Sequence[DeviceReport]) -> str:
-    """A bar per rank, what its device did side by side."""
-    longest_ns = max((device.span_ns for device in devices), default=0.0)
-    if longest_ns <= 0:
-        return ""
-    shapes = []
-    for row, device in enumerate(devices):
-        top = row * (BAR + GAP)
-        shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {device.rank}</text>')
-        x = float(LEFT)
-        for head, field, _ in DEVICE_PARTS:
-            time_ns: float = getattr(device, field)
-            width = time_ns / longest_ns * (WIDTH - LEFT)
-            if width > 0.05:
-                shapes.append(
-                    f'<rect class="d-{head}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
-                    f"<title>rank {device.rank}: {head} {format_time(time_ns)}</title></rect>"
-                )
-            x += width
-    legend = "".join(f'<li><i class="d-{head}"></i>{meaning}</li>' for head, _, meaning in DEVICE_PARTS)
-    bars = frame(shapes, len(devices) * (BAR + GAP), "Device time by rank")
-    return f'<ul class="legend">{legend}</ul>{bars}<p>The longest bar is {format_time(longest_ns)}.</p>'
+def make_page(title: str, body: str) -> str:
+    """A page that loads nothing and runs nothing. Title and body are escaped already."""
+    style = _read_style()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
+    )
+
+
+@cache
+def _read_style() -> str:
+    return (Path(__file__).with_name("report.css")).read_text(encoding="utf-8")
+
+
+def show_facts(facts: Sequence[Fact]) -> str:
+    """Figures as tiles, sentences as a list."""
+    tiles = "".join(
+        f"<div><dt>{show(fact.label)}</dt><dd>{show(fact.number)}</dd>"
+        + (f"<small>{show(fact.text.lstrip(' :'))}</small></div>" if fact.text else "</div>")
+        for fact in facts
+        if fact.number
+    )
+    sentences = [f"{fact.label}: {fact.text}" for fact in facts if not fact.number]
+    return (f'<dl class="tiles">{tiles}</dl>' if tiles else "") + list_texts(sentences)
+
+
+def choose_class(section: Section) -> str:
+    """The class of a section's table in the style sheet: columns of text at its left are aligned left."""
+    texts = len([*takewhile(lambda column: column.is_text, section.columns[1:])])
+    return "wide" + (f" left-{texts + 1}" if texts else "")
+
+
+def capitalise(text: str) -> str:
+    """With a capital letter first."""
+    return text[:1].upper() + text[1:]
+
+
+def end_sentence(text: str) -> str:
+    """With a capital letter first and a full stop last."""
+    return capitalise(text) + ("" if text.endswith((".", "...")) else ".")

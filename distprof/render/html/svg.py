@@ -9,9 +9,11 @@ import numpy as np
 from distprof.facts.run import FloatArray
 from distprof.render.markup import show
 from distprof.render.sections.sections import choose_spread
+from distprof.render.sections.trace_rows import DEVICE_PARTS
 from distprof.render.units import format_time
 from distprof.report.report import Report
 from distprof.report.sweep_report import SweepReport, SweepRow
+from distprof.report.trace_report import DeviceReport
 
 MAX_BARS = 64
 MAX_LINES = 16
@@ -27,29 +29,46 @@ def draw_phases(report: Report, clock: str) -> str:
     longest_ns = float(np.nansum(table, axis=0).max()) if table.size else 0.0
     if longest_ns <= 0:
         return ""
-    shapes = []
-    for row, position in enumerate(positions):
-        top = row * (BAR + GAP)
-        rank = report.ranks[position].rank
-        shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {rank}</text>')
-        x = float(LEFT)
-        for phase, mean_ns in zip(phases, table[:, position], strict=True):
-            width = 0.0 if np.isnan(mean_ns) else mean_ns / longest_ns * (WIDTH - LEFT)
-            if width > 0.05:
-                label = f"rank {rank}: {phase.phase} {format_time(mean_ns)}"
-                shapes.append(
-                    f'<rect class="p-{phase.phase}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
-                    f"<title>{label}</title></rect>"
-                )
-            x += width
     left_out = len(report.ranks) - len(positions)
     shown = f"{left_out:,} ranks that do not stand out are not drawn. " if left_out else ""
     legend = "".join(f'<li><i class="p-{phase.phase}"></i>{phase.phase}</li>' for phase in phases)
-    height = len(positions) * (BAR + GAP)
+    names = [(f"p-{phase.phase}", phase.phase) for phase in phases]
+    bars = [(report.ranks[position].rank, [*table[:, position]]) for position in positions]
     return (
-        f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Time per phase and rank")}'
+        f'<ul class="legend">{legend}</ul>{_draw_bars(bars, names, longest_ns, "Time per phase and rank")}'
         f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
     )
+
+
+def draw_devices(devices: Sequence[DeviceReport]) -> str:
+    """A bar per rank, what its device did side by side."""
+    longest_ns = max((device.span_ns for device in devices), default=0.0)
+    if longest_ns <= 0:
+        return ""
+    legend = "".join(f'<li><i class="d-{head}"></i>{meaning}</li>' for head, _, meaning in DEVICE_PARTS)
+    names = [(f"d-{head}", head) for head, *_ in DEVICE_PARTS]
+    bars = [(device.rank, [float(getattr(device, field)) for _, field, _ in DEVICE_PARTS]) for device in devices]
+    drawn = _draw_bars(bars, names, longest_ns, "Device time by rank")
+    return f'<ul class="legend">{legend}</ul>{drawn}<p>The longest bar is {format_time(longest_ns)}.</p>'
+
+
+def _draw_bars(
+    bars: Sequence[tuple[int, Sequence[float]]], names: Sequence[tuple[str, str]], longest_ns: float, title: str
+) -> str:
+    """A bar per rank, of the times of its parts, ns; NaN: not measured. ``names``: each part's class, and its name."""
+    shapes = []
+    for row, (rank, times_ns) in enumerate(bars):
+        top, x = row * (BAR + GAP), float(LEFT)
+        shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {rank}</text>')
+        for (kind, name), time_ns in zip(names, times_ns, strict=True):
+            width = 0.0 if np.isnan(time_ns) else time_ns / longest_ns * (WIDTH - LEFT)
+            if width > 0.05:
+                shapes.append(
+                    f'<rect class="{kind}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
+                    f"<title>rank {rank}: {name} {format_time(time_ns)}</title></rect>"
+                )
+            x += width
+    return frame(shapes, len(bars) * (BAR + GAP), title)
 
 
 def draw_steps(report: Report) -> str:

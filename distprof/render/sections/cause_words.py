@@ -39,7 +39,7 @@ UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
 NOBODY = (*UNNAMED, VerdictKind.NONE)
 """Verdicts that name no rank, host, link or data."""
 MAX_LARGER = 3
-"""Causes without a name that are told before one with a name, or in its place."""
+"""Causes without a name that come before one with a name in the sentence, or in its place."""
 ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
 _WHERE = {
     Stretch.EVALUATION: "in evaluation", Stretch.CHECKPOINT: "while saving a checkpoint",
@@ -67,7 +67,7 @@ def name_cause(cause: CauseReport, extra: str = "") -> str:
         return name_link(cause.hosts)
     who = f"rank {cause.rank}" if cause.rank is not None else ""
     if cause.kind is VerdictKind.STALLS:
-        return f"stalls of {who or ('all ranks' if phase else 'nobody in particular')}{phase}"
+        return f"stalls of {who or ('all ranks' if phase else 'no particular rank')}{phase}"
     if cause.kind is VerdictKind.SLOW_HOST and cause.hosts:
         who = f"host {clean_text(cause.hosts[0], NAME_LIMIT)}"
     late = cause.kind in (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST) and who
@@ -233,7 +233,7 @@ COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 
 
 def _list_partners(report: Report) -> list[CauseReport]:
-    """The other causes with a name that hide most of what the told one costs; none if they do not."""
+    """The other causes with a name that hide most of what the verdict's costs; none if they do not."""
     verdict_cause = look_up_verdict_cause(report)
     if verdict_cause is None:
         return []
@@ -249,8 +249,8 @@ def is_hidden(cause: CauseReport) -> bool:
 
 
 def format_shorter_steps(report: Report, lost: Estimate) -> str:
-    """What fixing the told cause does to steps: ``steps 19 % shorter``; if it begins or ends within the run, what it
-    does to the steps in which it acts, and to the whole job."""
+    """What fixing the verdict's cause does to steps: ``steps 19 % shorter``; if it begins or ends within the run,
+    what it does to the steps in which it acts, and to the whole job."""
     verdict_cause, then = look_up_verdict_cause(report), report.verdict.stretch_lost_ratio
     if verdict_cause is None or then is None or not is_partial(verdict_cause, report) or _list_partners(report):
         return f"steps {format_gain(report, show_share(lost, 'shorter'))}"
@@ -258,7 +258,7 @@ def format_shorter_steps(report: Report, lost: Estimate) -> str:
 
 
 def format_gain(report: Report, shorter: str) -> str:
-    """What fixing the told cause gains, and what it gains with those that hide it.
+    """What fixing the verdict's cause gains, and what it gains with those that hide it.
 
     Of two causes, both together save what one saves first and the other afterwards.
     """
@@ -275,8 +275,8 @@ def format_gain(report: Report, shorter: str) -> str:
 
 
 def list_larger(report: Report) -> list[CauseReport]:
-    """The causes that nobody can be named for and that cost more than the one with a name that is told, the largest
-    first; all of them where none with a name is told."""
+    """The causes that no rank can be named for and that cost more than the verdict's, the largest first; all of them
+    where the verdict names none."""
     verdict = report.verdict
     if report.causes is None or report.causes.step_ns <= 0 or verdict.lost_ratio is None:
         return []
@@ -311,7 +311,7 @@ def has_slow_link(causes: Causes | None) -> bool:
 
 
 def name_beside(report: Report, cause: CauseReport) -> str:
-    """A cause that is not the verdict's: ``communication``, ``2 stalls of nobody in particular``."""
+    """A cause that is not the verdict's: ``communication``, ``2 stalls of no particular rank``."""
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
     number = "" if cause.events is None else f"{cause.events:,} "
     name = name_cause(cause)
@@ -329,7 +329,7 @@ def format_costs(costs: Sequence[tuple[str, Estimate]], most: str = "") -> str:
 
 
 def count_others(report: Report) -> str:
-    """How many causes there are beside those told about, and what the largest costs; empty if nothing."""
+    """How many causes there are beside those in the sentence, and what the largest costs; empty if nothing."""
     causes, verdict_cause = report.causes, look_up_verdict_cause(report)
     if causes is None or causes.step_ns <= 0 or report.verdict.lost_ratio is None:
         return ""

@@ -12,7 +12,7 @@ from distprof.report.report import Report
 
 MOST_RANGES = 8
 MOST_LISTED = 3
-"""Places of absent ranks that the sentence tells; the section has all."""
+"""Places of absent ranks in the sentence; the section has all."""
 MAX_ROWS = 16
 TEXT_LIMIT = 120
 HEADS = ("ranks", "stood in", "waited in", "at", "called from")
@@ -38,7 +38,7 @@ def describe_hang(report: Report) -> str:
     waiting = _name(hang.waiting)
     wait = "waits" if len(hang.waiting) == 1 else "wait"
     what = "" if hang.collective is None else _name_collective(hang.collective, hang.step, hang.inside)
-    begun = any(place.step is not None for place in hang.stands)
+    begun = any(place.step is not None for place in hang.states)
     waited = "no step had ended" if begun else "before their first steps ranks had waited"
     since = "" if hang.stalled_s is None else f"{waited} for {hang.stalled_s:,.3g} s: "
     if hang.waited_s is not None:
@@ -53,18 +53,18 @@ def describe_hang(report: Report) -> str:
             where = _describe_absent(hang)
             return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {where}"
         case "circle":
-            return f"{since}the ranks wait for each other: {_list_waits(hang.stands)}"
+            return f"{since}the ranks wait for each other: {_list_waits(hang.states)}"
         case "mismatch":
-            stands = [place for place in hang.stands if {*place.ranks} & {*hang.waiting}]
-            return f"{since}the ranks are in different collectives: {_list_waits(stands)}"
+            places = [place for place in hang.states if {*place.ranks} & {*hang.waiting}]
+            return f"{since}the ranks are in different collectives: {_list_waits(places)}"
         case "together":
             return f"{since}{waiting} {wait} in {what}, and none is missing: do sizes differ, or is a link broken?"
-    return f"{since}no rank is known to wait in a collective; they stand {_list_places(hang.stands)}"
+    return f"{since}no rank is known to wait in a collective; they stand {_list_places(hang.states)}"
 
 
-def show_stands(report: Report, most: int = MAX_ROWS) -> Section:
+def show_states(report: Report, most: int = MAX_ROWS) -> Section:
     """Where all ranks stood, those at the same place together; at most so many places."""
-    places = () if report.hang is None else report.hang.stands
+    places = () if report.hang is None else report.hang.states
     rows = [
         (
             _name(place.ranks), _name_place(place), _name_waited(place), clean_text(place.where or "", TEXT_LIMIT),
@@ -116,7 +116,7 @@ def _describe_absent(hang: HangReport) -> str:
 
 
 def _list_absent(hang: HangReport) -> list[RankStateReport]:
-    return [place for place in hang.stands if {*place.ranks} & {*hang.absent}]
+    return [place for place in hang.states if {*place.ranks} & {*hang.absent}]
 
 
 def _describe(place: RankStateReport) -> str:
@@ -160,16 +160,16 @@ def _name_line(place: RankStateReport) -> str:
     return "" if place.where is None else f", at {clean_text(place.where, TEXT_LIMIT)}"
 
 
-def _list_waits(stands: Sequence[RankStateReport]) -> str:
+def _list_waits(places: Sequence[RankStateReport]) -> str:
     """What ranks wait in, and on which line."""
     ranks_by_line: dict[str, list[int]] = {}
-    for place in stands:
+    for place in places:
         if _name_waited(place):
             ranks_by_line.setdefault(f"{_name_waited(place)}{_name_line(place)}", []).extend(place.ranks)
     shown = [f"{_name(sorted(ranks))} in {what}" for what, ranks in ranks_by_line.items()]
     return "; ".join(shown[:MOST_LISTED]) + ("; ..." if len(shown) > MOST_LISTED else "")
 
 
-def _list_places(stands: Sequence[RankStateReport]) -> str:
-    parts = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in stands]
+def _list_places(places: Sequence[RankStateReport]) -> str:
+    parts = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in places]
     return "; ".join(parts[:MOST_LISTED]) + ("; ..." if len(parts) > MOST_LISTED else "")

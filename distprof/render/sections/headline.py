@@ -37,9 +37,10 @@ def list_job_facts(report: Report) -> list[str]:
 def list_headline(report: Report) -> tuple[Fact, ...]:
     """Step time, throughput, utilisation, exposed communication, the busiest rank and the model."""
     head = report.headline
+    throughput = NOT_MEASURED if head.tokens_per_s is None else f"{format_number(head.tokens_per_s)} tokens/s"
     facts = [
         _describe_step(head),
-        _describe_throughput(head),
+        Fact(label="throughput", number=throughput),
         _describe_flops(head.achieved_flops_per_s),
         _describe_utilisation(report),
         _describe_exposed(head),
@@ -60,15 +61,6 @@ def _is_shown(label: str, report: Report) -> bool:
         "busiest rank": head.busiest is not None,
     }  # fmt: skip
     return not is_traced(report) or measured.get(label, True)
-
-
-def _show_tokens(tokens_per_s: float) -> str:
-    return f"{format_number(tokens_per_s)} tokens/s"
-
-
-def _describe_throughput(head: Headline) -> Fact:
-    number = NOT_MEASURED if head.tokens_per_s is None else _show_tokens(head.tokens_per_s)
-    return Fact(label="throughput", number=number)
 
 
 def _describe_step(head: Headline) -> Fact:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from distprof.render.sections.module_tree import (
     Branch,
     add_up,
+    choose_largest,
     draw_tree,
     grow_tree,
     name_branch,
     show_times,
-    walk_tree,
 )
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import clean_text, format_bytes, format_count, format_factor, format_macs, format_time
@@ -20,8 +20,6 @@ from distprof.report.module_report import ModuleFlops
 from distprof.report.report import Report
 from distprof.report.wait_report import Spread
 
-TOP = 14
-"""Rows of the table."""
 NOTE_LIMIT = 300
 """Characters."""
 HEADS = ("module", "class", "parameters", "held", "forward", "backward", "recomputed", "forward time", "forward least",
@@ -37,13 +35,9 @@ def show_modules(report: Report) -> Section:
     modules = report.modules
     if modules is None:
         return Section(key="job_modules", title="modules")
-    branches = list(walk_tree(grow_tree(modules.rows, fold=True)))
-    by_time = sorted(range(len(branches)), key=lambda row: -_weigh(branches[row][2]))
-    chosen = sorted(by_time[:TOP])
-    rows = [(_name(*branches[row]), *_describe(modules, branches[row][2])) for row in chosen]
-    notes = [NOTE, *(clean_text(note, NOTE_LIMIT) for note in modules.notes)]
-    if len(branches) > len(chosen):
-        notes.append(f"a terminal shows the {TOP} largest rows, report.html the whole tree, report.json every module")
+    chosen, more = choose_largest(modules.rows, _weigh)
+    rows = [(name_branch(branch, level=level), *_describe(modules, branch)) for level, branch in chosen]
+    notes = [NOTE, *(clean_text(note, NOTE_LIMIT) for note in modules.notes), *more]
     title = f"modules of {clean_text(modules.model)}: work and time of a step, {modules.clock} clock"
     return Section(
         key="job_modules", title=title,
@@ -97,10 +91,6 @@ def _weigh(branch: Branch[JobModule]) -> float:
     return sum(took) or sum(row.flops.total for row in branch.rows if row.flops is not None) / 1e6
 
 
-def _name(level: int, name: str, branch: Branch[JobModule]) -> str:
-    return "  " * level + name_branch(branch)
-
-
 def draw_modules(report: Report) -> str:
     """The tree for the page, which opens and closes. Escaped."""
     modules = report.modules
@@ -118,9 +108,9 @@ ONLY_MEASURED = ("rest", "peak")
 """Of an allocator; without one they have no row."""
 MEMORY_HEADS = ("kind", "predicted", "measured", "least", "most")
 MEMORY_NOTE = (
-    "predicted: the most of a rank, by the configuration; measured: median of the ranks, and the least and the most of "
-    "one rank where they differ; gradients when the optimizer begins, activations and gathered parameters when forward "
-    "ends, so that not all are there at once"
+    "predicted: the most of a rank, according to the configuration; measured: median of the ranks, and the least and "
+    "the most of one rank where they differ; gradients when the optimizer begins, activations and gathered parameters "
+    "when forward ends, so that not all are there at once"
 )
 
 

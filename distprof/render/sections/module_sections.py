@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distprof.render.sections.module_tree import Branch, add_up, grow_tree, walk_tree
+from distprof.render.sections.module_tree import Branch, add_up, grow_tree, name_branch, walk_tree
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import (
     clean_text,
@@ -114,7 +114,7 @@ def _show_tree(report: ModuleReport, tree: Branch[ModuleRow], depth: int | None)
         activations = add_up([row.activation_bytes for row in branch.rows])
         rows.append(
             (
-                _indent(level, branch), clean_text(branch.first.kind, 40), format_count(parameters),
+                name_branch(branch, level=level), clean_text(branch.first.kind, 40), format_count(parameters),
                 _format_share(parameters, whole.parameters), format_macs(work.forward) if has_run else "",
                 _format_share(work.forward, whole.total_flops.forward), format_macs(work.backward) if has_run else "",
                 format_macs(work.recomputed) if work.recomputed else "",
@@ -144,12 +144,13 @@ def _show_layers(tree: Branch[ModuleRow]) -> Section:
         if branch.inner and not any(each.own_parameters for each in branch.rows):
             continue
         shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in row.output_shapes or ())
+        own_work = sum(each.self_flops.forward for each in branch.rows)
         rows.append(
             (
                 clean_text(row.kind, 40), str(level), clean_text(name), clean_text(shapes, 60),
                 format_count(sum(each.own_parameters for each in branch.rows)),
                 *(
-                    (str(sum(each.calls for each in branch.rows)), format_macs(_add_own_work(branch)))
+                    (str(sum(each.calls for each in branch.rows)), format_macs(own_work))
                     if tree.first.calls
                     else ("", "")
                 ),
@@ -165,15 +166,6 @@ def _show_layers(tree: Branch[ModuleRow]) -> Section:
         columns=make_columns(heads, rows, ("class", "module", "output"), non_empty_only=not first.calls),
         notes=(", ".join(sizes),),
     )  # fmt: skip
-
-
-def _add_own_work(branch: Branch[ModuleRow]) -> int:
-    return sum(row.self_flops.forward for row in branch.rows)
-
-
-def _indent(level: int, branch: Branch[ModuleRow]) -> str:
-    times = f" ({len(branch.rows)} x)" if len(branch.rows) > 1 else ""
-    return "  " * level + clean_text(branch.name or "(model)") + times
 
 
 def _add_times(row: ModuleRow) -> float | None:

@@ -108,15 +108,29 @@ def _is_alike(left: Branch[Row], right: Branch[Row]) -> bool:
     )
 
 
+TOP = 14
+"""Rows of a table."""
+
+
+def choose_largest(
+    rows: Sequence[Row], weigh: Callable[[Branch[Row]], float]
+) -> tuple[list[tuple[int, Branch[Row]]], list[str]]:
+    """The branches that weigh most, with their depths and in the tree's order, and a note if there are others."""
+    branches = [(level, branch) for level, _, branch in walk_tree(grow_tree(rows, fold=True))]
+    by_weight = sorted(range(len(branches)), key=lambda row: -weigh(branches[row][1]))
+    note = f"a terminal shows the {TOP} largest rows, report.html the whole tree, report.json every module"
+    return [branches[row] for row in sorted(by_weight[:TOP])], [note] if len(branches) > TOP else []
+
+
 MAX_SHOWN = 2_000
 """Rows of the page's tree."""
 OPEN_LEVELS = 2
 
 
-def name_branch(branch: Branch[Row], first: str = "(model)") -> str:
-    """``blocks``, ``0-11 (12 x)``, or ``first`` for what has no name."""
+def name_branch(branch: Branch[Row], first: str = "(model)", *, level: int = 0) -> str:
+    """``blocks``, ``0-11 (12 x)``, or ``first`` for what has no name; indented by so many levels."""
     times = f" ({len(branch.rows)} x)" if len(branch.rows) > 1 else ""
-    return clean_text(branch.name or first) + times
+    return "  " * level + clean_text(branch.name or first) + times
 
 
 def add_up(values: Sequence[float | None]) -> float | None:

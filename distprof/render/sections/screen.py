@@ -18,7 +18,7 @@ from distprof.render.sections.cause_words import (
     show_saved_beside,
 )
 from distprof.render.sections.coverage import describe_overhead
-from distprof.render.sections.hangs import HEADS, show_stands
+from distprof.render.sections.hangs import HEADS, show_states
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.next_step import describe_next
@@ -38,7 +38,7 @@ SMALL_RATIO = 0.01
 """Parts of a step below this share have one row together."""
 NAMES_LIMIT = 120
 PLACE_LIMIT = 30
-MAX_STANDS = 6
+MAX_PLACES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,9 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
         left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} unrecorded")
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
-    told = f"; left out: {', '.join(left_out)}" if left_out else ""
+    without = f"; left out: {', '.join(left_out)}" if left_out else ""
     sure = "; intervals are 95 %" if report.verdict.lost_ratio is not None else ""
-    facts = [Fact(label="measured", text=f"{steps}{told}{sure}")]
+    facts = [Fact(label="measured", text=f"{steps}{without}{sure}")]
     if (notes := coverage.notes) and not noted:
         facts.append(Fact(label="notes", text=f"{len(notes):,}, with --details"))
     elif notes:
@@ -196,8 +196,8 @@ def show_causes(report: Report, most: int) -> Section:
 def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
     """The tables in their order: of a job that hangs, where ranks stood; else so many phases and causes."""
     if report.hang is not None:
-        stands = show_stands(report, MAX_STANDS)
-        return [dataclasses.replace(stands, columns=tuple(each for each in stands.columns if each.head != HEADS[-1]))]
+        states = show_states(report, MAX_PLACES)
+        return [dataclasses.replace(states, columns=tuple(each for each in states.columns if each.head != HEADS[-1]))]
     return [show_parts(report, phases), show_causes(report, causes)]
 
 

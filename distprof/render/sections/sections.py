@@ -9,7 +9,7 @@ from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.ends import name_end
-from distprof.render.sections.hangs import show_stands
+from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
@@ -31,7 +31,7 @@ from distprof.render.units import (
 from distprof.report.report import BandwidthReport, BetweenReport, RankReport, Report, StepReport
 from distprof.report.wait_report import ChangedSetting, Forecast, Spread
 
-EVIDENCE_HEADS = ("sign", "the rank", "the others", "steps that agree")
+EVIDENCE_HEADS = ("quantity", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
 WAIT_HEADS = ("collective", "group", "count", "payload", "wait", "transfer", "last")
 COMMUNICATION_HEADS = (
@@ -46,7 +46,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
     coverage = list_coverage(report, max_notes=max_notes, note_limit=note_limit)
     return [
         Section(key="headline", title="headline", facts=list_headline(report)),
-        show_stands(report),
+        show_states(report),
         list_findings(report),
         *(show_phases(report, step) for step in report.steps),
         *list_trace_sections(report),
@@ -117,7 +117,7 @@ BETWEEN_NOTE = (
     'rows below "step" are the time between steps that is known before {:,} step(s), as a mean over all measured '
     "steps; a cycle is the step above plus that time, and shares there are of the cycle"
 )
-UNKNOWN_NOTE = "own time and waits between steps are not told apart: their parts were not recorded"
+UNKNOWN_NOTE = "own time and waits between steps cannot be distinguished: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]
 """Name, spread, share and means by rank."""
 

@@ -14,7 +14,7 @@ REASON_LIMIT = 300
 JOB_HEADS = ("steps", "mean", "median", "std", "min", "max", "total", "spread", "tokens/s")
 EFFECT_HEADS = (
     "key", "from", "to", "pairs", "step time", "95 %", "least to most", "longer, shorter", "spread", "efficiency",
-    "foretold",
+    "predicted",
 )  # fmt: skip
 PAIR_HEADS = (
     "key",
@@ -27,7 +27,7 @@ PAIR_HEADS = (
     "spread",
     "throughput",
     "efficiency",
-    "foretold",
+    "predicted",
 )
 JOBS_NOTE = "std with n - 1; spread: std over mean; warm-up steps are left out"
 EFFECTS_NOTE = (
@@ -145,7 +145,7 @@ def _show_effect(effect: SweepEffect) -> tuple[str, ...]:
         f"{effect.time.value:.2f}", show_interval(effect.time), f"{effect.least:.2f} to {effect.most:.2f}",
         f"{effect.num_longer}, {effect.num_shorter}",
         f"{format_ratio(effect.base_spread_ratio)} to {format_ratio(effect.spread_ratio)}",
-        _show_optional(effect.efficiency), _show_optional(effect.foretold),
+        _show_optional(effect.efficiency), _show_optional(effect.predicted),
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _show_pair(pair: SweepPair) -> tuple[str, ...]:
         clean_text(pair.key), clean_text(pair.base), clean_text(pair.value), clean_text(others, 200),
         f"{pair.base_job}, {pair.job}", f"{pair.time.value:.2f}", show_interval(pair.time),
         f"{format_ratio(pair.base_spread_ratio)} to {format_ratio(pair.spread_ratio)}",
-        _show_optional(pair.throughput), _show_optional(pair.efficiency), _show_optional(pair.foretold),
+        _show_optional(pair.throughput), _show_optional(pair.efficiency), _show_optional(pair.predicted),
     )  # fmt: skip
 
 

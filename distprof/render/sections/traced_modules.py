@@ -5,19 +5,17 @@ from __future__ import annotations
 from distprof.render.sections.module_tree import (
     Branch,
     add_up,
+    choose_largest,
     draw_tree,
     grow_tree,
     name_branch,
     show_times,
-    walk_tree,
 )
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text, format_count, format_time
 from distprof.report.report import Report
 from distprof.report.trace_report import TracedModule, TracedModules
 
-TOP = 14
-"""Rows of the table."""
 EVERYTHING = "(everything)"
 HEADS = (
     "module", "class", "calls", "host self", "host total", "host least", "host most", "device self", "device total",
@@ -38,16 +36,9 @@ def show_traced_modules(report: Report) -> Section:
     modules = None if report.activity is None else report.activity.modules
     if modules is None:
         return Section(key="traced_modules", title="modules in traces")
-    branches = list(walk_tree(grow_tree(modules.rows, fold=True)))
-    by_time = sorted(range(len(branches)), key=lambda row: -_weigh(branches[row][2]))
-    chosen = sorted(by_time[:TOP])
-    rows = [
-        ("  " * level + _name(branch), *_describe(modules, branch))
-        for level, _, branch in (branches[row] for row in chosen)
-    ]
-    notes = [CLOCK_NOTE, SELF_NOTE]
-    if len(branches) > len(chosen):
-        notes.append(f"a terminal shows the {TOP} largest rows, report.html the whole tree, report.json every module")
+    chosen, more = choose_largest(modules.rows, _weigh)
+    rows = [(_name(branch, level), *_describe(modules, branch)) for level, branch in chosen]
+    notes = [CLOCK_NOTE, SELF_NOTE, *more]
     if len(modules.ranks) < report.world_size:
         notes.append(f"{len(modules.ranks):,} of {report.world_size:,} ranks have a trace that tells modules apart")
     per = "mean per step" if modules.per_step else "the whole trace"
@@ -66,8 +57,8 @@ def draw_traced_modules(report: Report) -> str:
     return draw_tree(tree, HEADS, lambda branch: [_name(branch), *_describe(modules, branch)])
 
 
-def _name(branch: Branch[TracedModule]) -> str:
-    return name_branch(branch, "(model)" if branch.first.kind else EVERYTHING)
+def _name(branch: Branch[TracedModule], level: int = 0) -> str:
+    return name_branch(branch, "(model)" if branch.first.kind else EVERYTHING, level=level)
 
 
 def _describe(modules: TracedModules, branch: Branch[TracedModule]) -> list[str]:

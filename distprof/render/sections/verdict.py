@@ -76,14 +76,14 @@ def describe_verdict(report: Report) -> str:
         return ""
     if report.world_size == 1:
         return _describe_alone(report)
-    told = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
+    sentence = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
     after = [text for text in (count_others(report), _describe_basis(report)) if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
     if larger:
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
         costs[0] = costs[0][0] + MEANS.get(larger[0].kind, ""), costs[0][1]
-        told = f"{format_costs(costs, 'the most, ')}. {told[:1].upper()}{told[1:]}"
-    return " ".join(f"{text}." for text in (told, *after)) if larger or after else told
+        sentence = f"{format_costs(costs, 'the most, ')}. {sentence[:1].upper()}{sentence[1:]}"
+    return " ".join(f"{text}." for text in (sentence, *after)) if larger or after else sentence
 
 
 def _describe_basis(report: Report) -> str:
@@ -125,7 +125,7 @@ def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, rea
     """Why nobody is named, and what that is nobody's fault costs, the largest first."""
     start = f"no straggler: {reason}"
     if WAITED_FOR in reason:
-        start = f"nobody for certain: {reason}"
+        start = f"no certain straggler: {reason}"
     elif verdict.kind is VerdictKind.JITTER and not reason.startswith("rank "):
         start = "no single straggler: a different rank is last at each step"
     larger = list_larger(report)
@@ -183,7 +183,7 @@ def _format_why(report: Report, verdict: Verdict) -> str:
 
 
 def _describe_neighbour(report: Report) -> str:
-    """Who is late before or after the steps in which the told rank or host is, if somebody is."""
+    """Who is late before or after the steps in which the rank or host of the verdict is, if somebody is."""
     verdict_cause = look_up_verdict_cause(report)
     if verdict_cause is None or verdict_cause.whole:
         return ""
@@ -240,9 +240,9 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
 
 
 def list_evidence(verdict: Verdict) -> list[list[str]]:
-    """A row per sign: its name, the rank's time, the others', and in how many steps this sign alone agrees."""
+    """A row per piece of evidence: its name, the rank's time, the others', and in how many steps it alone agrees."""
     return [
-        [clean_text(item.sign, NAME_LIMIT), format_time(item.rank_ns), format_time(item.others_ns),
+        [clean_text(item.label, NAME_LIMIT), format_time(item.rank_ns), format_time(item.others_ns),
          format_ratio(item.agree_ratio)]
         for item in verdict.evidence
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from distprof.report.report import Report
 
 SCREEN_LINES = 24
 MAX_ENDS, MAX_FINDINGS = 3, 3
-"""Ways in which ranks ended, and findings, that are told here."""
+"""Ways in which ranks ended, and findings, that are listed here."""
 LAYOUTS = (
     (9, 4, True, True), (6, 3, True, True), (9, 3, False, True), (6, 3, False, True), (6, 3, False, False),
     (5, 3, False, False), (5, 2, False, False), (4, 2, False, False), (4, 1, False, False), (3, 1, False, False),

@@ -57,7 +57,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "module_layers": ("depth", "calls", "output", "class"),
 }
 """Columns that can be dropped on a narrow terminal, by section: the first one first."""
-TOLD_ONLY = {"device_time", "ranges", "communication"}
+NON_EMPTY_ONLY = {"device_time", "ranges", "communication"}
 """Sections in which columns without any measured cell are dropped at every width."""
 
 WHOLE = 1_000
@@ -87,7 +87,7 @@ def fit_table(section: Section, console: Console) -> Table:
 def drop_empty(section: Section) -> list[Column]:
     """The columns worth showing at any width."""
     columns = [column for column in section.columns if column.head not in HIDDEN.get(section.key, ())]
-    if section.key not in TOLD_ONLY:
+    if section.key not in NON_EMPTY_ONLY:
         return columns
     empty = {"", NOT_MEASURED, *(["0"] if section.key == "device_time" else [])}
     return [columns[0], *(column for column in columns[1:] if column.has_values(empty))]

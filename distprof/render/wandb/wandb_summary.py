@@ -1,4 +1,4 @@
-"""What Weights & Biases is told at the end of a job: the report's headline, verdict and findings, as a summary."""
+"""What Weights & Biases gets at the end of a job: the report's headline, verdict and findings, as a summary."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from typing import Any
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.record.gather.background_consumer import CALL_LIMIT_S, BackgroundConsumer
-from distprof.render.html.page import make_page
+from distprof.render.html.html import make_page
 from distprof.render.html.svg import draw_jobs
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import choose_mode, close_run, end_service, open_run, wants_online
-from distprof.render.wandb.wandb_panels import SWEEP_CHART, SWEEP_TABLE
 from distprof.render.wandb.wandb_summary import LoggedTable, Row, to_ms
 from distprof.render.wandb.wandb_thread import FINISH_TIMEOUT_S, INIT_GRACE_S
+from distprof.render.wandb.wandb_workspace import SWEEP_CHART, SWEEP_TABLE
 from distprof.report.sweep_report import SweepReport
 
 MAX_JOBS = 1_000
@@ -62,10 +62,10 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, print_l
 
     online = wants_online(config)
     begin_limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-    listener = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=begin_limit_s)
-    listener.start()
+    consumer = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=begin_limit_s)
+    consumer.start()
     last_limit_s = FINISH_TIMEOUT_S if online else CALL_LIMIT_S
-    ended = listener.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)
+    ended = consumer.finish(log, close, limit_s=FINISH_TIMEOUT_S, last_limit_s=last_limit_s)
     if not ended:
         end_service(only_stopped=False)
     if opened and not (ended and logged):

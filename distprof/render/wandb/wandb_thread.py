@@ -44,16 +44,16 @@ class WandbThread:
         online = wants_online(config)
         self._close_limit_s = FINISH_TIMEOUT_S if online else consumer.CALL_LIMIT_S  # offline nothing is uploaded
         limit_s = INIT_GRACE_S + (config.init_timeout_s if online else 0.0)
-        self._listener = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=limit_s)
+        self._consumer = BackgroundConsumer(begin, what="wandb", failed=print_line, begin_limit_s=limit_s)
 
     def start(self) -> None:
         """Starts the thread."""
-        self._listener.start()
+        self._consumer.start()
 
     def enqueue(self, rows: FloatArray) -> None:
         """Queues whole steps for logging, ``[num_ranks, num_new_steps, ROW_WIDTH]``. Never waits."""
         self._queued_steps += rows.shape[1]
-        self._listener.enqueue(rows)
+        self._consumer.enqueue(rows)
 
     def finish(self, report: Report, run: Run) -> str | None:
         """Logs what belongs to the end, as `WandbLogger.conclude` does, and closes the run, within a limited time.
@@ -62,7 +62,7 @@ class WandbThread:
             What W&B did not get, which the user has been told. None: nothing is missing.
         """
         limits_s = {"limit_s": FINISH_TIMEOUT_S, "last_limit_s": self._close_limit_s}
-        ended = self._listener.finish(lambda: self._conclude(report, run), self._close, **limits_s)
+        ended = self._consumer.finish(lambda: self._conclude(report, run), self._close, **limits_s)
         logger = self._logger
         if not self._wanted or (ended and logger is not None and logger.concluded and logger.closed):
             return None

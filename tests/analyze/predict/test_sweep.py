@@ -162,8 +162,8 @@ def run_micro_steps(number: int) -> Run:
     return simulate(job, seed=1, truth=False).run
 
 
-def test_what_the_first_job_foretells_stands_beside_what_was_measured() -> None:
-    """Twice the micro-steps. No job foretells the precision."""
+def test_what_the_first_job_predicts_stands_beside_what_was_measured() -> None:
+    """Twice the micro-steps. No job predicts the precision."""
     key, values = "train.grad_accum", ("1", "2")
     sweep = make_sweep([{key: value, "train.precision": "fp32"} for value in values])
     swept = list_values(sweep)
@@ -171,13 +171,13 @@ def test_what_the_first_job_foretells_stands_beside_what_was_measured() -> None:
     steps = {number: measure_job(run_micro_steps(int(value)), swept) for number, value in enumerate(values, start=1)}
     report = report_sweep_jobs(sweep, {number: found for number, found in steps.items() if found is not None})
     (pair,), (effect,) = report.pairs, report.effects
-    assert pair.foretold is not None and pair.foretold == effect.foretold
-    assert pair.foretold.value == pytest.approx(pair.time.value, rel=0.02)
-    assert pair.foretold.low is not None and pair.foretold.low < pair.foretold.value
+    assert pair.predicted is not None and pair.predicted == effect.predicted
+    assert pair.predicted.value == pytest.approx(pair.time.value, rel=0.02)
+    assert pair.predicted.low is not None and pair.predicted.low < pair.predicted.value
     found = steps[1]
-    assert found is not None and {*found.foretold} == {(key, "2")}
+    assert found is not None and {*found.predicted} == {(key, "2")}
     without = measure_job(run_micro_steps(1))
-    assert without is not None and not without.foretold
+    assert without is not None and not without.predicted
 
 
 def test_several_forecasts_are_averaged_and_none_may_be_missing() -> None:
@@ -186,10 +186,10 @@ def test_several_forecasts_are_averaged_and_none_may_be_missing() -> None:
     told = [{(key, "2"): SweepRatio(value=value, low=value - 0.1, high=value + 0.1)} for value in (1.6, 2.5)]
     plain = make_steps(around(100 * MS))
     steps = {
-        1: dataclasses.replace(plain, foretold=told[0]), 2: plain, 3: dataclasses.replace(plain, foretold=told[1]),
+        1: dataclasses.replace(plain, predicted=told[0]), 2: plain, 3: dataclasses.replace(plain, predicted=told[1]),
         4: plain,
     }  # fmt: skip
-    assert report_sweep_jobs(sweep, steps).effects[0].foretold == SweepRatio(
+    assert report_sweep_jobs(sweep, steps).effects[0].predicted == SweepRatio(
         value=pytest.approx(2.0), low=None, high=None
     )
-    assert report_sweep_jobs(sweep, {**steps, 3: plain}).effects[0].foretold is None
+    assert report_sweep_jobs(sweep, {**steps, 3: plain}).effects[0].predicted is None

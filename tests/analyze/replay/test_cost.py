@@ -104,4 +104,4 @@ def test_a_part_that_some_cycles_lack_is_compared_in_those_that_have_it() -> Non
     cycles.phase_ns[:, ::3, OWN_PARTS.index(Stretch.EVALUATION)] = [[4], [9], [4]]
     named = dataclasses.replace(candidate(1, 3), part=Stretch.EVALUATION)
     told = gather_evidence(cycles, named)[-1]
-    assert (told.sign, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)
+    assert (told.label, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)

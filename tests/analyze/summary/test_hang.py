@@ -12,7 +12,7 @@ from distprof.facts.run import Run
 from distprof.facts.stand import GroupState, Message, Pending, RankState, StoppedRank
 from distprof.facts.writer_liveness import LastWrite
 from distprof.render.sections.ends import describe_ends
-from distprof.render.sections.hangs import MAX_ROWS, describe_hang, show_stands
+from distprof.render.sections.hangs import MAX_ROWS, describe_hang, show_states
 from tests.factories import drop_rows, make_run
 
 WHERE = "train.py:41 step"
@@ -56,7 +56,7 @@ def test_the_rank_that_did_not_come_is_named_with_what_it_does_and_first() -> No
     )
     assert describe_hang(report) == sentence == describe_ends(report)[0]
     assert not report.coverage.complete
-    assert [row[:4] for row in show_stands(report).rows] == [
+    assert [row[:4] for row in show_states(report).rows] == [
         ("rank 2", "in step 12, data", "", "dataset.py:12 __getitem__"),
         ("ranks 0-1, 3", "in step 12, backward", "all_reduce 7 of step 12 (default group)", WHERE),
     ]
@@ -148,7 +148,7 @@ def test_ranks_that_are_terminated_together_do_not_hang_but_wait_for_a_dead_one(
     assert tell(run).startswith("rank 0 waits for rank 1 in all_reduce 7 of step 12 (default group): it is gone")
     alive = LastWrite(at_utc="2026-01-02T03:04:05+00:00", ago_s=1.0, writer_lives=True)
     hang = analyze(make_hang(ended, PLACE, rank0={"last_write": alive}, rank1={"last_write": gone})).hang
-    assert hang is not None and [stand.state for stand in hang.stands] == ["gone", "stands"]  # told at once
+    assert hang is not None and [stand.state for stand in hang.states] == ["gone", "stands"]  # told at once
     assert analyze(drop_rows(make_run(num_ranks=3, infos={1: {"ended": None, "last_write": gone}}), 1, 2)).hang is None
 
 
@@ -236,5 +236,5 @@ def test_before_the_first_step_there_is_none_that_could_end() -> None:
 
 def test_many_places_are_counted() -> None:
     run = make_hang(*(make_stand(make_group(26), where=f"train.py:{line} step") for line in range(MAX_ROWS + 3)))
-    section = show_stands(analyze(run))
+    section = show_states(analyze(run))
     assert len(section.rows) == MAX_ROWS and section.notes == ("and 3 more places, in report.json",)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from distprof.facts.run import PHASES, Run, Segments
-from distprof.render.files.timeline import render_trace
+from distprof.render.files.files import render_trace
 from tests.factories import make_run
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.rule_table import write_table
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.idle import SHORT_GAPS
 from distprof.analyze.traces.findings.rules import RULES, check_rules
 from distprof.render.files.files import write_files
 from distprof.render.finding_texts import WORDS, describe_finding, describe_lack
 from distprof.render.finding_texts.parts import NAME_LIMIT, format_name, list_by_rank, name_some
-from distprof.render.finding_texts.rule_table import write_table
 from distprof.render.units import format_ratio
 from distprof.report.finding_report import EvidenceItem, Finding, MissingData, NotChecked
 from tests.analyze.traces.findings.synthetic_summaries import make_rank, make_traced
@@ -88,7 +88,7 @@ def test_names_are_cut_and_clean() -> None:
     assert format_name("  a\n b ") == "a b" and format_name("") == format_name(None) == "(no name)"
     assert len(format_name("x" * 10**6)) == NAME_LIMIT
     figure = EvidenceItem(
-        sign="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6}
+        label="call", name="\x1b[31m\u202ecall", ranks=(0,), numbers={"calls_count": 2, "host_ns": 1e6}
     )
     finding = Finding(
         rule="sync_in_step", share_ratio=0.25, ranks=(0,), ranks_checked=1,

@@ -233,7 +233,7 @@ def test_the_cause_of_a_verdict_is_found_among_its_like() -> None:
     mine = make_cause(KIND.STALLS, 5.0, rank=2, phase="forward", events=2)
     text = describe_verdict(dataclasses.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
     assert text == (
-        "3 stalls of nobody in particular cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
+        "3 stalls of no particular rank cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
         "because of rank 2 in forward; without them the job would be 5.0 % shorter (4.5 to 5.6 %)."
     )
 

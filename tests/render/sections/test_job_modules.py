@@ -14,7 +14,7 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.facts.modules import RankMemory
 from distprof.render.html.html import render_html
-from distprof.render.sections import job_modules, module_tree
+from distprof.render.sections import module_tree
 from distprof.render.sections.job_modules import draw_modules, show_memory, show_modules
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.terminal import render_terminal
@@ -85,7 +85,7 @@ def test_the_slow_module_stands_above_the_table() -> None:
 
 
 def test_only_the_largest_rows_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_modules, "TOP", 4)
+    monkeypatch.setattr(module_tree, "TOP", 4)
     section = show_modules(make())
     assert [row[0].strip() for row in section.rows] == ["(model)", "blocks", "0-1 (2 x)", "mlp (2 x)"]
     assert section.notes[-1] == (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze.predict.sweep import report_sweep_jobs
+from distprof.cli.sweep.report import list_job_columns, list_ratio_columns, render_sweep_html, write_sweep_files
 from distprof.facts.sweep import SweepStatus
 from distprof.render.files.column_files import can_write_parquet, write_csv_columns, write_parquet_columns
-from distprof.render.files.sweep_files import list_job_columns, list_ratio_columns, render_sweep_html, write_sweep_files
 from distprof.render.html.svg import draw_jobs
 from distprof.render.sections.section_types import Section
 from distprof.render.sections.sweep_sections import list_sweep_sections

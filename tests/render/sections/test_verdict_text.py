@@ -60,7 +60,7 @@ def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
 def test_a_rank_that_is_late_in_every_second_step_is_not_late_in_every_one() -> None:
     """Where the noise hides the rhythm: on the whole it is late, and half of the steps say so by chance only."""
     first, *rest = LATE.verdict.evidence
-    assert first.sign == "own time between waits"
+    assert first.label == "own time between waits"
     for agrees, often in ((0.75, "most steps"), (0.85, "every step")):
         evidence = (dataclasses.replace(first, agree_ratio=agrees), *rest)
         verdict = dataclasses.replace(LATE.verdict, evidence=evidence)
@@ -105,7 +105,7 @@ def test_nobody_is_said_in_so_many_words() -> None:
     assert describe_verdict(ROTATING).startswith("no single straggler: a different rank is last at each step; waiting")
     doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
     said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
-    assert said.startswith("nobody for certain: rank 1 is waited for: but why is not known; waiting for whichever")
+    assert said.startswith("no certain straggler: rank 1 is waited for: but why is not known; waiting for whichever")
     assert describe_verdict(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
 

@@ -20,8 +20,8 @@ from distprof.config.schema import WandbConfig
 from distprof.facts.run import COLUMN, Peak, Phase, Run
 from distprof.render.files.files import write_files
 from distprof.render.wandb.wandb_log import WandbLogger
-from distprof.render.wandb.wandb_panels import PINNED, SECTIONS, STEP, Panel
 from distprof.render.wandb.wandb_sweep import log_sweep
+from distprof.render.wandb.wandb_workspace import PINNED, SECTIONS, STEP, Panel
 from distprof.report.report import Report
 from distprof.storage.whole_file import write_whole
 from tests.factories import MS, WORK

@@ -9,11 +9,24 @@ from typing import Any
 
 import pytest
 
-from distprof.render.wandb.wandb_panels import SECTIONS, STEP, Panel
-from distprof.render.wandb.wandb_workspace import describe_workspace, make_workspace, save_workspace
+from distprof.render.wandb.wandb_workspace import (
+    SECTIONS,
+    STEP,
+    Panel,
+    make_workspace,
+    save_workspace,
+)
 
 GOLDEN = Path(__file__).parent / "wandb_workspace.json"
 PANELS = [panel for section in SECTIONS for panel in section.panels]
+
+
+def describe_workspace(workspace: Any) -> dict[str, Any]:
+    """Its specification, as W&B is sent it."""
+    described: dict[str, Any] = workspace._to_model().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return described
+
+
 needs_workspaces = pytest.mark.skipif(
     importlib.util.find_spec("wandb_workspaces") is None, reason="needs wandb-workspaces: pip install -e '.[dashboard]'"
 )

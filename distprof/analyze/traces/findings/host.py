@@ -89,13 +89,13 @@ def _sum_ratio(item: TraceSummary, copies: list[CopyTotal]) -> float:
 
 
 def _count_kinds(item: TraceSummary) -> Iterator[EvidenceItem]:
-    for sign, pageable in KINDS.items():
+    for source, pageable in KINDS.items():
         for copy in _list_copies(item):
             if copy.pageable is pageable:
                 numbers = {"copies_count": average(copy.count, item), "device_ns": average(copy.total_ns, item)}
                 if copy.size_bytes is not None:
                     numbers["size_bytes"] = average(copy.size_bytes, item)
-                yield EvidenceItem(sign=sign, name=None, ranks=(item.rank,), numbers=numbers)
+                yield EvidenceItem(label=source, name=None, ranks=(item.rank,), numbers=numbers)
 
 
 def check_sync_in_step(run: Run) -> Result:
@@ -142,7 +142,7 @@ def _count_syncs(item: TraceSummary) -> int:
 def _count_calls(item: TraceSummary) -> Iterator[EvidenceItem]:
     for sync in sorted(item.syncs, key=lambda sync: -sync.total_ns)[:_MAX_CALLS]:
         numbers = {"calls_count": average(sync.count, item), "host_ns": average(sync.total_ns, item)}
-        yield EvidenceItem(sign="call", name=sync.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+        yield EvidenceItem(label="call", name=sync.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 def check_memory_limit(run: Run) -> Result:

@@ -54,7 +54,7 @@ def check_host_bound(run: Run) -> Result:
     if item.queue is not None:
         facts["queue_empty_ratio"] = item.queue.empty_ratio
     figures = tuple(_measure_states(item, per_step=per_step))
-    loads = bool(figures) and figures[0].sign == HostState.DATA and has_no_workers(item)
+    loads = bool(figures) and figures[0].label == HostState.DATA and has_no_workers(item)
     return Finding(
         rule=rule,
         share_ratio=fired[item.rank],
@@ -74,7 +74,7 @@ def _measure_states(item: TraceSummary, *, per_step: bool) -> Iterator[EvidenceI
         ratio = divide(ns, _read(item, "idle_host_ns"))
         name = name_longest_loader(item) if state is HostState.DATA else None
         numbers = {"idle_ns": average(ns, item, per_step=per_step), "idle_ratio": ratio}
-        yield EvidenceItem(sign=str(state), name=name, ranks=(item.rank,), numbers=numbers)
+        yield EvidenceItem(label=str(state), name=name, ranks=(item.rank,), numbers=numbers)
 
 
 def check_launch_gaps(run: Run) -> Result:
@@ -124,7 +124,7 @@ def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[str]:
 
 def _measure_gap(item: TraceSummary, gap: LaunchGap) -> EvidenceItem:
     return EvidenceItem(
-        sign="graph" if gap.graph else "kernel", name=gap.name[:LONGEST_NAME], stream=gap.stream, ranks=(item.rank,),
+        label="graph" if gap.graph else "kernel", name=gap.name[:LONGEST_NAME], stream=gap.stream, ranks=(item.rank,),
         numbers={"gap_ns": gap.length_ns},
     )  # fmt: skip
 
@@ -167,7 +167,7 @@ def _choose_longest_collective(items: list[TraceSummary], *, per_step: bool) -> 
         return ()
     kernel, item = max(kernels, key=lambda pair: pair[0].total_ns)
     numbers = {"device_ns": average(kernel.total_ns, item, per_step=per_step)}
-    return (EvidenceItem(sign="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
+    return (EvidenceItem(label="collective", name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),)
 
 
 def _check_idle_known(rule: str, items: list[TraceSummary]) -> NotChecked | None:

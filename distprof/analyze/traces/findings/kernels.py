@@ -48,7 +48,7 @@ def check_eager_attention(run: Run) -> Result:
         by_rank={"softmax_ratio": pick(fired, ranks)},
         facts={"fused_ratio": divide(sum_kernels(item.kernels, Category.ATTENTION), sum_kernels(item.kernels))},
         per_step=per_step,
-        figures=(EvidenceItem(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),),
+        figures=(EvidenceItem(label="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers),),
     )
 
 
@@ -129,7 +129,7 @@ def _choose_most_frequent(item: TraceSummary, *, per_step: bool) -> EvidenceItem
     chosen = [kernel for kernel in item.kernels if kernel.category is Category.ELEMENTWISE]
     most = max(chosen, key=lambda kernel: kernel.small_count)
     numbers = {"small_count": average(most.small_count, item, per_step=per_step)}
-    return EvidenceItem(sign="kernel", name=most.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+    return EvidenceItem(label="kernel", name=most.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 RULES = (

@@ -84,7 +84,7 @@ def _measure_others(item: TraceSummary, *, per_step: bool) -> tuple[EvidenceItem
     largest = sorted((category for category in others if sums[category]), key=lambda category: -sums[category])
     return tuple(
         EvidenceItem(
-            sign=str(category),
+            label=str(category),
             name=_name_longest(item, category),
             ranks=(item.rank,),
             numbers={
@@ -107,7 +107,7 @@ class _Cores:
 
     there: bool
     tf32: bool
-    sign: str
+    label: str
     """What tells: "device", "capability" or "kernel"."""
     name: str
     amd: bool = False
@@ -143,8 +143,8 @@ def check_fp32_matmul(run: Run) -> Result:
         facts={**_divide_products(item), **_compute_ceiling(item, fired[item.rank], tf32=found.tf32)},
         traits=_list_traits(item, found),
         figures=(
-            EvidenceItem(sign="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
-            EvidenceItem(sign=found.sign, name=found.name[:LONGEST_NAME], ranks=ranks, numbers={}),
+            EvidenceItem(label="longest", name=longest.name[:LONGEST_NAME], ranks=(item.rank,), numbers={}),
+            EvidenceItem(label=found.label, name=found.name[:LONGEST_NAME], ranks=ranks, numbers={}),
         ),
     )
 
@@ -200,22 +200,22 @@ def _detect_cores(item: TraceSummary) -> _Cores | None:
     head, name = item.head, item.head.device_name or ""
     amd = is_amd(name) or any(runs_on_amd(kernel.name) for kernel in item.kernels)
     if _WITHOUT_TENSOR_CORES.search(name):
-        return _Cores(there=False, tf32=False, sign="device", name=name)
+        return _Cores(there=False, tf32=False, label="device", name=name)
     peaks = {precision: look_up_peak(name, precision).flops_per_s for precision in ("fp32", "tf32", "fp16")}
     if peaks["fp32"] is not None:
         fast = peaks["fp16"] is not None and peaks["fp16"] > peaks["fp32"]
-        return _Cores(there=fast, tf32=peaks["tf32"] is not None and not amd, sign="device", name=name, amd=amd)
+        return _Cores(there=fast, tf32=peaks["tf32"] is not None and not amd, label="device", name=name, amd=amd)
     if amd:
         kernel = next((kernel.name for kernel in item.kernels if multiplies_on_matrix_cores(kernel.name)), None)
-        return None if kernel is None else _Cores(there=True, tf32=False, sign="kernel", name=kernel, amd=True)
+        return None if kernel is None else _Cores(there=True, tf32=False, label="kernel", name=kernel, amd=True)
     if (capability := head.compute_capability) is not None:
         number = f"{capability[0]}.{capability[1]}"
-        return _Cores(there=capability >= (7, 0), tf32=capability >= (8, 0), sign="capability", name=number)
+        return _Cores(there=capability >= (7, 0), tf32=capability >= (8, 0), label="capability", name=number)
     made = {kernel.name: infer_architecture(kernel.name) or (0, 0) for kernel in item.kernels}
     newest = max(made, key=lambda kernel: (made[kernel], kernel), default="")
     if not made or made[newest] < (7, 0):
         return None
-    return _Cores(there=True, tf32=made[newest] >= (8, 0), sign="kernel", name=newest)
+    return _Cores(there=True, tf32=made[newest] >= (8, 0), label="kernel", name=newest)
 
 
 def check_older_kernels(run: Run) -> Result:
@@ -249,7 +249,7 @@ def check_older_kernels(run: Run) -> Result:
         by_rank={"older_ratio": pick(fired, ranks)},
         figures=(
             EvidenceItem(
-                sign=number, name=(item.head.device_name or "the device")[:LONGEST_NAME], ranks=ranks, numbers={}
+                label=number, name=(item.head.device_name or "the device")[:LONGEST_NAME], ranks=ranks, numbers={}
             ),
             *(_measure_older(item, kernel) for kernel in longest),
         ),
@@ -288,7 +288,7 @@ def _measure_older(item: TraceSummary, kernel: KernelTotal) -> EvidenceItem:
     """A kernel, what it was made for, and its share of GPU time."""
     made = ".".join(map(str, _read_architecture(kernel)))
     numbers = {"device_ratio": _compute_share(item, [kernel])}
-    return EvidenceItem(sign=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
+    return EvidenceItem(label=made, name=kernel.name[:LONGEST_NAME], ranks=(item.rank,), numbers=numbers)
 
 
 RULES = (

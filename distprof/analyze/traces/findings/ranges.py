@@ -77,7 +77,7 @@ class _Merged:
 
     def make_figure(self, numbers: Mapping[str, float]) -> EvidenceItem:
         """Some of its numbers, under its name."""
-        return EvidenceItem(sign="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
+        return EvidenceItem(label="range", name=self.name, ranks=tuple(sorted(self.ranks)), numbers=numbers)
 
 
 def check_host_is_not_gpu(run: Run) -> Result:

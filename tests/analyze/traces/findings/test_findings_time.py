@@ -137,7 +137,7 @@ def test_fp32_matmul_counts_convolutions() -> None:
     )
     assert ("convolutions among them, of GPU time", "50.0 %", "rank 0") in show_evidence(finding)
     assert show_evidence(finding)[2][1].startswith("cudnn::detail::dgrad_engine<float, 512>")
-    assert "58.0 % shorter: no more than that" in text.consequence and "Another 4.0 % is products" in text.consequence
+    assert "58.0 % shorter: no more than that" in text.consequence and "Another 4.0 % are products" in text.consequence
     assert "channels_last" in text.remedy
 
 

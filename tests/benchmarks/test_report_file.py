@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report_file import CAUSE_NAMES, read_report_file
 from distprof.errors import DataError
 from distprof.render.files.files import describe_plain
 from distprof.report.report import SCHEMA
 from distprof.report.wait_report import VerdictKind
-from distprof.storage.report_file import CAUSE_NAMES, read_report_file
 from tests.made_causes import make_cause, make_report
 
 
@@ -47,6 +47,21 @@ def test_a_report_that_knows_no_stretches_has_none(tmp_path: Path) -> None:
         del old["causes"]["causes"][0][name]
     path.write_text(json.dumps(old))
     assert read_report_file(path) == now
+
+
+def test_labels_were_signs_and_states_were_stands(tmp_path: Path) -> None:
+    evidence = {"rank_ns": 2.0, "others_ns": 1.0, "agree_ratio": 1.0}
+    figure = {"name": None, "ranks": [0], "numbers": {}}
+
+    def make(label: str, states: str) -> dict[str, Any]:
+        return {
+            "verdict": {"stretch_lost_ratio": None, "evidence": [{label: "own time", **evidence}]},
+            "activity": {"findings": [{"figures": [{label: "call", **figure}]}]}, "hang": {states: [{"ranks": [1]}]},
+        }  # fmt: skip
+
+    now = read_report_file(write(tmp_path / "now.json", **make("label", "states")))
+    assert read_report_file(write(tmp_path / "old.json", **make("sign", "stands"))) == now
+    assert now["verdict"]["evidence"][0]["label"] == "own time" and now["hang"]["states"] == [{"ranks": [1]}]
 
 
 def test_a_damaged_list_of_causes_of_schema_1_is_left_as_it_is(tmp_path: Path) -> None:

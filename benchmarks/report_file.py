@@ -34,6 +34,7 @@ def read_report_file(path: Path) -> dict[str, Any]:
     if values["schema"] != SCHEMA:
         raise DataError(f"{path}: written as {values['schema']!r}, but this distprof reads up to {SCHEMA}")
     _add_stretches(values)
+    _rename_labels(values)
     return values
 
 
@@ -45,6 +46,15 @@ def _add_stretches(values: dict[str, Any]) -> None:
     for part, names in ((values.get("verdict"), VERDICT_STRETCHES), *parts):
         if isinstance(part, dict):
             part.update({name: part.get(name) for name in names})
+
+
+def _rename_labels(values: dict[str, Any]) -> None:
+    """The first reports of schema 2 call a label a sign, and the states of ranks in a hang stands."""
+    verdict, activity, hang = (values.get(name) or {} for name in ("verdict", "activity", "hang"))
+    items = [*verdict.get("evidence", ()), *(item for each in activity.get("findings", ()) for item in each["figures"])]
+    for part, before, after in ((hang, "stands", "states"), *((item, "sign", "label") for item in items)):
+        if before in part:
+            part[after] = part.pop(before)
 
 
 def _rename_costs(values: dict[str, Any]) -> None:
