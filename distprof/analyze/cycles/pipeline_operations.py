@@ -144,11 +144,11 @@ def _label(own: RankOperations) -> tuple[IntArray, IntArray]:
     kind[computes] = [_COMPUTES[code] for code in own.kind[computes].tolist()]
     if not len(passes):
         return kind, micro_batch
-    ends_ns = own.start_ns + np.nan_to_num(own.duration_ns)
-    inside_of = np.searchsorted(own.start_ns[computes], own.start_ns, side="right") - 1
+    ends_ns, places = own.start_ns + np.nan_to_num(own.duration_ns), np.arange(len(own.kind))
+    inside_of = np.searchsorted(computes, places) - 1
     inside = (inside_of >= 0) & (own.start_ns < ends_ns[computes[inside_of]])
-    before = np.searchsorted(ends_ns[passes], own.start_ns, side="right") - 1
-    after = np.searchsorted(own.start_ns[passes], ends_ns)
+    before = np.searchsorted(passes, places) - 1
+    after = np.maximum(before + 1, np.searchsorted(own.start_ns[passes], ends_ns))
     for code, near, names in ((_SEND, before, _SENDS), (_RECEIVE, after, _RECEIVES)):
         there = (own.kind == code) & ~inside & (near >= 0) & (near < len(passes))
         at = passes[np.clip(near, 0, len(passes) - 1)]
@@ -197,9 +197,12 @@ def match_exchanges(
     parted["their sizes differ"] = unequal
     too_early = np.zeros(len(codes), dtype=bool)
     too_early[key[start_ns[second] + own.duration_ns[second] < start_ns[first] - slack_ns]] = True
+    # Then the two ranks do not count steps alike, or not the same things: so it is in the other direction, too.
+    pairs, _ = _number_keys([codes[:, :2].min(axis=1), codes[:, :2].max(axis=1), codes[:, 3]])
+    too_early = np.isin(pairs, pairs[too_early])
     parted["something was received before it was sent, so the order is another one"] = too_early & ~unequal
     partner = np.full(len(rank), UNKNOWN)
-    good = ~(unequal | too_early)[key]
+    good = ~(unequal | too_early)[key] if len(key) else np.zeros(0, dtype=bool)
     partner[first[good]], partner[second[good]] = second[good], first[good]
     return partner, _describe(parted, codes, anyone)
 

@@ -30,9 +30,9 @@ def describe_shape(pipeline: PipelineReport) -> str:
 
 
 def describe_bubble(pipeline: PipelineReport) -> str:
-    """How long the stages stand still, and how long they would by the schedule alone."""
-    theory = "" if pipeline.theory_ratio is None else f"; with equal stages {format_ratio(pipeline.theory_ratio)}"
-    return f"they stand still for {format_ratio(pipeline.bubble_ratio)} of their time{theory}"
+    """The part of their time for which the stages stand still, and what the schedule alone makes it."""
+    theory = "" if pipeline.theory_ratio is None else f" (equal stages: {format_ratio(pipeline.theory_ratio)})"
+    return f"bubble {format_ratio(pipeline.bubble_ratio)}{theory}"
 
 
 def show_pipeline(report: Report) -> Section:
