@@ -88,7 +88,8 @@ class OperationReader:
 
     def read_schedule(self, record: dict[str, Any]) -> bool:
         """Keeps a schedule."""
-        number, operations = record.get("id"), record.get("operations")
+        number: Any = record.get("id")
+        operations = record.get("operations")
         if not is_whole(number, MAX_ORDERS) or number in self._schedules or not isinstance(operations, list):
             return False
         read = [_read_operation(item) for item in operations]

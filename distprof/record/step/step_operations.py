@@ -117,8 +117,9 @@ def _add_waits(timed: Sequence[_Timed], segments: Segments, ends_ns: Sequence[in
             before_ns, after_ns = np.interp(around_ns, since_ns, [0, *still_ns])
             waited_ns = int(after_ns - before_ns)
         full.append((facts, duration_ns, waited_ns))
-    last_ns = max((facts[-1] + (ns or 0) for facts, ns, _ in timed if facts[0] in (_BACKWARD, _WEIGHT)), default=None)
-    for at in sorted(waits) if last_ns is not None else ():
+    passed_ns = [facts[-1] + (ns or 0) for facts, ns, _ in timed if facts[0] in (_BACKWARD, _WEIGHT)]
+    last_ns = max(passed_ns, default=segments.begin_ns)
+    for at in sorted(waits) if passed_ns else ():
         duration_ns = segments.durations_ns[at]
         if ends_ns[at] - duration_ns >= last_ns and segments.codes[at] not in _COMMUNICATION:
             facts = (_WAIT, UNKNOWN, UNKNOWN, UNKNOWN, 0, 0, ends_ns[at] - duration_ns)

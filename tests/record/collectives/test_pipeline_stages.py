@@ -1,4 +1,4 @@
-"""Stages of ``torch.distributed.pipelining`` and loops by hand: every micro-batch is recorded, and nothing is changed."""
+"""Stages of ``torch.distributed.pipelining``: every micro-batch is recorded, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train(world: World, schedule: str, folder: str | None) -> list[float]:
 
     torch.manual_seed(1)
     per_rank = 2 if "Interleaved" in schedule else 1
-    session = None if folder is None else start(run_dir=folder, window_s=0.05, **LONG)
+    session = None if folder is None else start(run_dir=folder, window_s=0.05, **{**LONG, "warmup_steps": 1})
     if session is not None:
         session.find_steps()
     models = [nn.Linear(4, 4) for _ in range(2 * per_rank)]
@@ -91,10 +91,9 @@ def test_a_stage_of_another_release_is_left_alone_and_that_is_said(monkeypatch: 
     notes: list[str] = []
     monkeypatch.setattr(stages, "_PipelineStageBase", Other)
     undo = watch_stages(CollectiveWatch(Recorder(), notes.append))
-    assert notes == [
-        "the micro-batches of pipelines are not recorded: test_a_stage_of_another_release_is_left_alone_and_that_is_said."
-        "<locals>.Other.forward_one_chunk of this torch takes no `fwd_chunk_id` as its argument 2"
-    ]
+    (note,) = notes
+    assert note.startswith("the micro-batches of pipelines are not recorded: ")
+    assert note.endswith("Other.forward_one_chunk of this torch takes no `fwd_chunk_id` as its argument 2")
     assert not hasattr(Other.forward_one_chunk, "__wrapped__")
     undo()
 
