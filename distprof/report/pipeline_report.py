@@ -62,6 +62,6 @@ class PipelineReport:
     ranks with v stages each and m micro-batches, (p - 1) / (v m + p - 1). Source: Narayanan et al. (2021), Efficient
     Large-Scale Language Model Training on GPU Clusters. None: see the notes."""
     stages: tuple[StageReport, ...]
-    """By rank."""
+    """One per rank, in ascending order."""
     notes: tuple[str, ...]
     """What is not known, and why."""

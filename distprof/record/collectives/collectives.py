@@ -305,5 +305,5 @@ def _begin_exchange(
     if not known or any(tensor.device.type != "cpu" for tensor in tensors):
         return UNKNOWN
     return collective_watch.recorder.begin_operation(
-        form.kind, peer=peer, tag=tag, size_bytes=sum(tensor.nbytes for tensor in tensors)
+        form.kind, peer=peer, tag=tag, size_bytes=sum([tensor.nbytes for tensor in tensors])
     )
