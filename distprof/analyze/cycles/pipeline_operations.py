@@ -257,11 +257,14 @@ def _measure_missed(
     waited_ns = own.waited_ns[matched]
     from_ns = start_ns[matched] + np.nan_to_num(own.duration_ns[matched]) - waited_ns
     missed_ns[matched] = np.clip(start_ns[other] - from_ns, 0.0, waited_ns)
-    for pair in np.unique(np.stack([position[matched], position[other]], axis=1), axis=0).tolist():
-        these = matched[(position[matched] == pair[0]) & (position[other] == pair[1])]
-        bound_ns = float(np.max(clocks.pair_bound_ns(pair[0], pair[1], start_ns[these]), initial=0.0))
-        if not bound_ns <= _CLOSE_RATIO * float(own.waited_ns[these].mean()) and bound_ns > 0:
-            missed_ns[these] = np.nan
+    number, pairs = _number_keys([position[matched], position[other]])
+    if not len(pairs):
+        return missed_ns
+    middle_ns = float(np.median(start_ns[matched]))
+    bounds_ns = np.array([float(clocks.pair_bound_ns(one, two, middle_ns)) for one, two in pairs.tolist()])
+    mean_ns = np.bincount(number, weights=waited_ns) / np.bincount(number)
+    far = (bounds_ns > 0) & ~(bounds_ns <= _CLOSE_RATIO * mean_ns)
+    missed_ns[matched[far[number]]] = np.nan
     return missed_ns
 
 
@@ -284,13 +287,14 @@ def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArr
     number = {lowest: at for at, lowest in enumerate(sorted({*replica.values()}))}
     forward = np.isin(kind, [_SENDS[_FORWARD]]) & (own.peer >= 0)
     follows = np.unique(np.stack([rank[forward], own.peer[forward]], axis=1), axis=0).tolist()
-    known = {int(each): np.unique(own.stage[(rank == each) & (own.stage >= 0)]) for each in replica}
+    parts = {each: slice(*np.searchsorted(rank, [each, each + 1])) for each in np.unique(rank).tolist()}
+    known = {each: np.unique(own.stage[part][own.stage[part] >= 0]) for each, part in parts.items()}
     place = _follow(list(replica), follows)
     place |= {each: int(stages[0]) for each, stages in known.items() if len(stages)}
     chunk = np.full(len(rank), UNKNOWN)
     computed = kind < PIPELINE_CODE[PipelineKind.FORWARD_SEND]
     for each, stages in known.items():
-        these = (rank == each) & computed
+        these = np.flatnonzero(computed[parts[each]]) + parts[each].start
         chunk[these] = np.searchsorted(stages, own.stage[these]) if len(stages) else 0
     dp = np.array([number[replica[each]] for each in rank.tolist()], dtype=np.int64)
     return dp, np.array([place.get(each, UNKNOWN) for each in rank.tolist()], dtype=np.int64), chunk

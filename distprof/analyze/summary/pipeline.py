@@ -48,7 +48,7 @@ def report_pipeline(measured_steps: MeasuredSteps) -> PipelineReport | None:
 
 def _measure_rank(operations: Operations, rank: int) -> StageReport | None:
     """Means over the steps with a forward and a backward. None: there is none."""
-    own = np.flatnonzero(operations.rank == rank)
+    own = np.arange(*np.searchsorted(operations.rank, [rank, rank + 1]))
     kind, start_ns, waited_ns = operations.kind[own], operations.start_ns[own], operations.waited_ns[own]
     ends_ns = start_ns + np.nan_to_num(operations.duration_ns[own])
     numbers, step = np.unique(operations.step[own], return_inverse=True)

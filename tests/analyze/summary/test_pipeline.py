@@ -249,3 +249,9 @@ def test_the_table_and_the_line_on_the_screen() -> None:
     assert show_pipeline(analyze(make_run(num_ranks=2, num_steps=12))).columns == ()
     many = show_pipeline(analyze(make_job(play(20, 2, order_gpipe))))
     assert len(many.rows) == 8 and "12 ranks" in many.notes[-1]
+
+
+@pytest.mark.parametrize("kind", [SEND, RECEIVE, FORWARD])
+def test_ranks_that_do_one_thing_only_are_no_pipeline(kind: int) -> None:
+    rows: list[Row] = [(step, kind, -1, 0, 0, step * 100.0, 10, 5) for step in range(12)]
+    assert analyze(make_job([rows, rows])).pipeline is None
