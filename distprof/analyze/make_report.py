@@ -24,6 +24,7 @@ from distprof.analyze.summary.hang import report_hang
 from distprof.analyze.summary.headline import report_headline
 from distprof.analyze.summary.modules import report_modules
 from distprof.analyze.summary.phases import report_between, report_phases, report_step
+from distprof.analyze.summary.pipeline import report_pipeline
 from distprof.analyze.summary.ranks import measure_efficiency, report_flops, report_ranks
 from distprof.analyze.summary.waits import report_waits
 from distprof.analyze.traces.merge_traces import report_activity
@@ -76,6 +77,7 @@ def analyze(run: Run) -> Report:
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
         between=report_between(measured_steps, on_host),
         communication=tuple(report_communication(measured_steps)),
+        pipeline=report_pipeline(measured_steps),
         activity=report_activity(run),
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),

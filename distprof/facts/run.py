@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.micro_batches import RankOperations
 from distprof.facts.modules import ModuleTable
 from distprof.facts.stand import RankState
 from distprof.facts.trace_summary import TraceSummary
@@ -288,6 +289,9 @@ class Run:
     """One table per process group and order of collectives, where they were kept."""
     device_collectives: tuple[Collectives, ...] = ()
     """The same on the ranks' device clocks, for the steps in which they were timed there."""
+    operations: tuple[RankOperations | None, ...] = ()
+    """What the ranks did for the micro-batches of a pipeline, by position in ``ranks``; None: nothing. Empty: no rank
+    did, or it is not known."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()

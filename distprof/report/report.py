@@ -14,6 +14,7 @@ from typing import Any, Literal
 from distprof.facts.writer_liveness import LastWrite
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
+from distprof.report.pipeline_report import PipelineReport
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import (
     Causes,
@@ -378,6 +379,8 @@ class Report:
     """None: not measured, because no two measured steps follow each other."""
     communication: tuple[CommunicationReport, ...]
     """Every kind of collective that was seen."""
+    pipeline: PipelineReport | None
+    """What the stages of a pipeline do for each micro-batch. None: there is no pipeline, or none was recorded."""
     activity: TraceReport | None
     """The devices' time according to traces, and the findings. None: there are no traces."""
     modules: JobModules | None

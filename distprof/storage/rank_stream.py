@@ -23,6 +23,7 @@ from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
+from distprof.storage.operation_records import OperationLines, StepOperations
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
 from distprof.storage.safe_open import require_own
@@ -62,7 +63,7 @@ class StreamWriter:
         self._header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
         self._info, self._keep_steps = asdict(info), keep_steps
         self._part = self._rows_before = self._rows_here = 0
-        self._collectives = CollectiveLines()
+        self._collectives, self._operations = CollectiveLines(), OperationLines()
         self.path = path
         """The file."""
         self._fd, self._size, self._reserved_at = self._create(path)
@@ -87,6 +88,7 @@ class StreamWriter:
         segments: Sequence[Segments | None],
         collectives: Sequence[StepCollectives | None] | None = None,
         groups: Sequence[GroupInfo] = (),
+        operations: Sequence[StepOperations | None] | None = None,
     ) -> None:
         """Appends either all steps or, if the disk refuses and OSError is raised, none.
 
@@ -95,13 +97,17 @@ class StreamWriter:
             segments: As many; None: not kept.
             collectives: As many. None: not kept for any step.
             groups: All process groups so far, by code.
+            operations: As many as steps. None: not kept for any step.
         """
         if self._keep_steps is not None and self._rows_here >= self._keep_steps:
             self._go_on()
         lines: list[bytes] = []
-        for row, kept, seen in zip(rows, segments, collectives or [None] * len(rows), strict=True):
+        nothing = [None] * len(rows)
+        for row, kept, seen, done in zip(rows, segments, collectives or nothing, operations or nothing, strict=True):
             first, kept_collectives = self._encode_collectives(row, seen, groups)
-            lines += [*map(encode_line, first), encode_step(row, kept, kept_collectives)]
+            schedule, kept_operations = self._encode_operations(row, done)
+            step = encode_step(row, kept, kept_collectives, kept_operations)
+            lines += [*map(encode_line, [*first, *schedule]), step]
         self._append(lines)
         self._rows_here += len(rows)
 
@@ -123,6 +129,7 @@ class StreamWriter:
         self._fd, self._size, self._reserved_at = created
         self._rows_here = 0
         self._collectives.forget_written()
+        self._operations.forget_written()
 
     def write_state(self, text: str, pending: Sequence[FloatArray] = (), stand: RankState | None = None) -> None:
         """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
@@ -136,8 +143,8 @@ class StreamWriter:
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
-            "notes": [*notes, *self._collectives.describe_dropped()], "unseen_per_step": unseen_per_step,
-            "point_to_point": point_to_point,
+            "notes": [*notes, *self._collectives.describe_dropped(), *self._operations.describe_dropped()],
+            "unseen_per_step": unseen_per_step, "point_to_point": point_to_point,
         }  # fmt: skip
         try:
             self._append([encode_line(end)])
@@ -154,6 +161,13 @@ class StreamWriter:
         if seen is None:
             return [], None
         return self._collectives.encode(int(row[COLUMN["step"]]), int(row[COLUMN["begin_host_ns"]]), seen, groups)
+
+    def _encode_operations(
+        self, row: FloatArray, done: StepOperations | None
+    ) -> tuple[list[dict[str, object]], list[object] | None]:
+        if done is None:
+            return [], None
+        return self._operations.encode(int(row[COLUMN["step"]]), int(row[COLUMN["begin_host_ns"]]), done)
 
     def _append(self, lines: Sequence[bytes]) -> None:
         try:

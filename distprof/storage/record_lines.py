@@ -63,7 +63,12 @@ def encode_padded(record: Mapping[str, object]) -> bytes:
 
 
 def encode_step(
-    row: FloatArray, kept: Segments | None, collectives: list[object] | None = None, *, kind: str = "step"
+    row: FloatArray,
+    kept: Segments | None,
+    collectives: list[object] | None = None,
+    operations: list[object] | None = None,
+    *,
+    kind: str = "step",
 ) -> bytes:
     """Encodes one step as a line: NaN becomes null, whole numbers lose their fraction."""
     numbers = row.take(_COLUMNS).tolist()
@@ -74,6 +79,8 @@ def encode_step(
         record["segments"] = _encode_segments(kept, row)
     if collectives is not None:
         record["collectives"] = collectives
+    if operations is not None:
+        record["operations"] = operations
     return encode_line(record)
 
 

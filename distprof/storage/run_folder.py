@@ -21,6 +21,7 @@ from distprof.facts.writer_liveness import look_at_writer
 from distprof.storage.last_state import describe_place, read_last_stack, read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
+from distprof.storage.operation_records import join_operations
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
 from distprof.storage.safe_open import open_file, open_folder
@@ -242,7 +243,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     warnings = [*warnings, *left_out, *parted, *_warn_of_silent(streams)]
     return Run(
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
-        device_collectives=on_device,
+        device_collectives=on_device, operations=tuple(join_operations(stream.operations) for stream in streams),
     )  # fmt: skip
 
 

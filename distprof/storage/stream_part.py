@@ -13,10 +13,12 @@ import numpy as np
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
+from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
 from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
+from distprof.storage.operation_records import OperationReader
 from distprof.storage.rank_records import (
     Fields,
     decode_segments,
@@ -27,7 +29,7 @@ from distprof.storage.rank_records import (
 )
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 3
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 4
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
@@ -50,6 +52,8 @@ class RankStream:
     device_collectives: tuple[RankCollectives, ...]
     """The same on the device clock, for the steps in which they were timed there."""
     warnings: tuple[str, ...]
+    operations: tuple[RankOperations, ...] = ()
+    """What it did for the micro-batches of a pipeline, in as many parts as it has files. Empty: nothing."""
     part: int = 0
     """Which of the rank's files this is, counted from 0. Of several read together, the last."""
     rows_before: int = 0
@@ -85,6 +89,7 @@ def read_part(path: Path, file: BinaryIO) -> RankStream:
         run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
         world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
         device_collectives=found.collectives.finish_device(), rows=rows, warnings=found.warn(path.name),
+        operations=found.operations.finish(),
         part=parse_part(found.header)[0], rows_before=parse_part(found.header)[1],
     )  # fmt: skip
 
@@ -108,10 +113,10 @@ class _Found:
         self._rows: dict[int, tuple[FloatArray, int]] = {}
         self._pending: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
-        self.collectives = CollectiveReader()
+        self.collectives, self.operations = CollectiveReader(), OperationReader()
         self.damaged: list[int] = []
         self._fields: Fields | None = None
-        self._unmatched = 0
+        self._unmatched = self._unread_operations = 0
 
     def take(self, record: dict[str, Any]) -> bool:
         """Keeps a record; False: it is invalid."""
@@ -132,6 +137,8 @@ class _Found:
             return self.collectives.read_group(record)
         elif kind == "order":
             return self.collectives.read_order(record)
+        elif kind == "schedule":
+            return self.operations.read_schedule(record)
         elif kind == "step" and self._fields is not None:
             return self._take_step(record, self._fields)
         return True
@@ -163,6 +170,9 @@ class _Found:
         )
         if collectives is not None and not self.collectives.read_step(step, begin_ns, room_ns, collectives, on_device):
             self._unmatched += 1
+        operations = record.get("operations")
+        if operations is not None and not self.operations.read_step(step, begin_ns, room_ns, operations):
+            self._unread_operations += 1
         return True
 
     def finish(self) -> FloatArray:
@@ -177,6 +187,7 @@ class _Found:
         for step in lost:
             self.segments.pop(step, None)
         self.collectives.forget(lost)
+        self.operations.forget(lost)
         return rows[possible] if lost else rows
 
     def warn(self, name: str) -> tuple[str, ...]:
@@ -186,6 +197,8 @@ class _Found:
             warnings.append(f"{name}: {len(self.damaged)} damaged records left out, first at byte {self.damaged[0]}")
         if self._unmatched:
             warnings.append(f"{name}: collectives of {self._unmatched} steps left out: damaged, or their order is lost")
+        if self._unread_operations:
+            warnings.append(f"{name}: micro-batches of {self._unread_operations} steps left out: damaged")
         return tuple(warnings)
 
 

@@ -31,6 +31,7 @@ from distprof.report import (
     finding_report,
     hang_report,
     job_modules,
+    pipeline_report,
     report,
     trace_report,
     wait_report,
@@ -54,6 +55,7 @@ PARTS = {
         finding_report,
         finding_texts,
         job_modules,
+        pipeline_report,
     )
     for name, part in vars(module).items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)

@@ -36,6 +36,7 @@ from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives, watch_exchanges
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.collectives.fsdp import is_fsdp1, watch_fsdp
+from distprof.record.collectives.pipeline import watch_stages
 from distprof.record.gather.gather import GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
@@ -97,6 +98,7 @@ class Profiler:
         if phases:
             with self._watch.leave_out("exchanges between two ranks are"):
                 self._watch.undo.append(watch_exchanges(self._watch, step_writer.note_exchange))
+            self._watch.undo.append(watch_stages(self._watch))
         self._ranges, self._module_depth, self._on_device = ranges, module_depth, on_device
         self._capture = capture
         self._phases_on, self._timeout_s = phases, timeout_s

@@ -33,7 +33,8 @@ _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
 EXCHANGE = (-2, -1, True)
-"""In ``CollectiveWatch.works``, an exchange with one other rank: it has no ticket."""
+"""In ``CollectiveWatch.works``, an exchange with one other rank. It is no collective: in place of a phase stands the
+ticket of its operation; -1: not recorded."""
 
 
 Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

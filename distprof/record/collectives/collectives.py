@@ -1,8 +1,8 @@
 """All collectives issued through ``torch.distributed``: kind, group, bytes, arrival, end, wait.
 
 The module's functions are wrapped while a profiler is open, and restored afterwards. Nothing changes for the caller.
-Collectives issued on other threads, in C++ or inside a compiled graph are not seen. Of exchanges between two ranks no
-more is recorded than how long the caller waits for them.
+Collectives issued on other threads, in C++ or inside a compiled graph are not seen. An exchange between two
+ranks is no collective: it is an operation of a pipeline, see `distprof.facts.micro_batches`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
 from distprof.facts.run import CollectiveKind
 from distprof.patching import replace, require_fit
 from distprof.record.collectives.coalescing import pick, watch_coalescing
@@ -67,7 +68,25 @@ _FORMS: dict[str, _Form] = {
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
 _ONLY_NEWER = {*_NEWER.values(), "gather_single"}
-EXCHANGES = ("send", "recv", "recv_anysource")
+
+
+class _Exchange(NamedTuple):
+    """How to read the arguments of an exchange between two ranks."""
+
+    kind: int
+    """Index into `OPERATION_KINDS`."""
+    tag: int
+    """Position of the tag."""
+    peer_name: str = ""
+    """Of the argument before it. Empty: it is received from whichever rank sends first."""
+
+
+_SEND, _RECEIVE = OPERATION_CODE[OperationKind.SEND], OPERATION_CODE[OperationKind.RECEIVE]
+EXCHANGES = {
+    "send": _Exchange(_SEND, 3, "dstRank"),
+    "recv": _Exchange(_RECEIVE, 3, "srcRank"),
+    "recv_anysource": _Exchange(_RECEIVE, 2),
+}
 """Methods of a process group, in which all functions of torch for exchanges between two ranks end. Those functions
 themselves are left alone, since torch compares them with each other."""
 
@@ -189,15 +208,18 @@ def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
         if ticket < 0 and not exchanged and (recorder.recording or code == _UNKNOWN[1]):
             return call(*args, **options)  # not ours, or nothing is known about it in this step
         over = on_device or work.is_completed()  # then its end was not seen
+        waits_from_ns = 0
         if exchanged:
-            recorder.wait_for_rank()
+            waits_from_ns = recorder.wait_for_rank()
         else:
             recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
         try:
             result = call(*args, **options)
         finally:
-            recorder.resume()
-        if not over:
+            now_ns = recorder.resume()
+        if exchanged:
+            recorder.end_operation(code, waits_from_ns, now_ns)
+        elif not over:
             recorder.end_collective(ticket)
         return result
 
@@ -228,11 +250,15 @@ def watch_exchanges(collective_watch: CollectiveWatch, seen: Callable[[], None])
     Raises:
         Misfit: This torch has others.
     """
-    watch = partial(_record_exchange, collective_watch, seen)
     undo = [
-        replace([dist.ProcessGroup], name, collective_watch.surround(require_fit(dist.ProcessGroup, name), watch))
-        for name in EXCHANGES
-    ]
+        replace(
+            [dist.ProcessGroup], name,
+            collective_watch.surround(
+                require_fit(dist.ProcessGroup, name), partial(_record_exchange, collective_watch, seen, form)
+            ),
+        )
+        for name, form in EXCHANGES.items()
+    ]  # fmt: skip
 
     def restore() -> None:
         while undo:
@@ -244,18 +270,40 @@ def watch_exchanges(collective_watch: CollectiveWatch, seen: Callable[[], None])
 def _record_exchange(
     collective_watch: CollectiveWatch,
     seen: Callable[[], None],
+    form: _Exchange,
     original: Callable[..., Any],
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Any:
-    """Makes one exchange, whose wait will be recorded."""
-    work = original(*args, **options)
+    """Makes one exchange, recorded, whose wait will be recorded."""
     if getattr(args[0], "group_desc", "") == OWN_GROUP:
-        return work
+        return original(*args, **options)
+    ticket = _begin_exchange(collective_watch, form, args, options)
+    work = original(*args, **options)
     if collective_watch.recorder.recording:
         seen()
     if collective_watch.batch is not None:
         collective_watch.batch.exchanges = True  # the work of the whole block is what is waited for
     elif isinstance(work, dist.Work):
-        collective_watch.works[work] = EXCHANGE
+        collective_watch.works[work] = (EXCHANGE[0], ticket, True)
     return work
+
+
+def _begin_exchange(
+    collective_watch: CollectiveWatch, form: _Exchange, args: tuple[Any, ...], options: dict[str, Any]
+) -> int:
+    """Records that an exchange is issued. Returns the ticket of the operation.
+
+    Not on a device, where the host sees when work is launched, and not when it runs.
+    """
+    tensors, tag = pick(args, options, 1, "tensors"), pick(args, options, form.tag, "tag")
+    peer = pick(args, options, 2, form.peer_name) if form.peer_name else UNKNOWN
+    ranks = collective_watch.recorder.groups[collective_watch.look_up_code(args[0])][1]
+    if ranks is not None and type(peer) is int and 0 <= peer < len(ranks):
+        peer = ranks[peer]
+    known = isinstance(tensors, (list, tuple)) and type(peer) is int and type(tag) is int
+    if not known or any(tensor.device.type != "cpu" for tensor in tensors):
+        return UNKNOWN
+    return collective_watch.recorder.begin_operation(
+        form.kind, peer=peer, tag=tag, size_bytes=sum([tensor.nbytes for tensor in tensors])
+    )

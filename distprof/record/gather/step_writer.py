@@ -22,7 +22,7 @@ from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollect
 from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
-EXCHANGES = "ranks send to each other point to point: how long they wait there is recorded, and not for whom"
+EXCHANGES = "ranks send to each other point to point: what they wait for there is recorded, and nobody is blamed for it"
 _LAST_STEPS = 32
 _LAST_WINDOWS = 8
 """Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""
@@ -286,7 +286,7 @@ class StepWriter:
         collectives = [_describe(record) for record in records]
         groups = [GroupInfo(name=name, ranks=ranks) for name, ranks in self._recorder.groups]
         try:
-            self._writer.write_steps(rows, segments, collectives, groups)
+            self._writer.write_steps(rows, segments, collectives, groups, [record.operations for record in records])
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")

@@ -14,6 +14,7 @@ from typing import Any
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
+from distprof.record.step.operation_log import OperationLog
 from distprof.record.step.pending_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.step.protocols import Accelerator, PhaseRanges
 from distprof.record.step.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
@@ -52,7 +53,7 @@ class Recorder:
         """Shows steps and phases to a tool; changed only between two steps. None: no tool listens."""
         self.timeline = Timeline(now_ns)
         """The open step's segments."""
-        self._issued = CollectiveLog()
+        self._issued, self._operations = CollectiveLog(), OperationLog()
         self._interrupted: tuple[int, int] | None = None
         self._tail: tuple[int, int] | None = None
         """(host ns, ticket) of a wait for a bucket of gradients, which lasts from then on unless another bucket
@@ -119,7 +120,7 @@ class Recorder:
         now, timeline = self._now(), self.timeline
         if self._tail is not None:
             self._keep_tail()
-        marks, issued = timeline.end(now), self._issued.take()
+        marks, issued, operations = timeline.end(now), self._issued.take(), self._operations.take()
         if self.recording and (timeline.phase != OTHER or timeline.around):
             self._break(raised=False)
         if self.ranges is not None:
@@ -129,6 +130,7 @@ class Recorder:
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
+            logged=operations if self.recording else None,
         )  # fmt: skip
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
@@ -199,11 +201,12 @@ class Recorder:
             return now_ns
         return self.between.wait()
 
-    def wait_for_rank(self) -> None:
-        """As `wait`, for an exchange with one other rank, of which no more is known than how long it is waited for."""
-        self.wait(-1)
+    def wait_for_rank(self) -> int:
+        """As `wait`, for an exchange with one other rank, which is no collective."""
+        now_ns = self.wait(-1)
         if self.recording and not self.timeline.lost:
             self._issued.exchanges.append(self.timeline.count - 1)
+        return now_ns
 
     def resume(self) -> int:
         """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
@@ -386,6 +389,31 @@ class Recorder:
         log.facts.append((kind, group, phase, size_bytes, self._now()))
         log.flags.append(flags)
         return log.first_ticket + position
+
+    def begin_operation(
+        self, kind: int, *, micro_batch: int = -1, stage: int = -1, peer: int = -1, tag: int = 0, size_bytes: int = 0
+    ) -> int:
+        """Records that a stage begins to compute, or that something is sent or received; see `facts.micro_batches`.
+
+        Between two steps it belongs to the next one, except in a stretch.
+
+        Returns:
+            Its ticket; -1: it is not recorded.
+        """
+        if not (self.recording or (self.between.open and not self.between.stretches)):
+            return -1
+        return self._operations.begin((kind, micro_batch, stage, peer, tag, size_bytes, self._now()))
+
+    def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
+        """Records that an operation is over.
+
+        Args:
+            ticket: The operation.
+            waits_from_ns: Since when it was waited for, host clock. 0: not at all.
+            now_ns: When it was over. 0: now.
+        """
+        now_ns = now_ns or self._now()
+        self._operations.end(ticket, waits_from_ns or now_ns, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""

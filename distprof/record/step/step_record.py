@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments
-from distprof.record.step.between_steps import BetweenRecord
+from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments, Stretch
+from distprof.record.step.between_steps import STRETCH_CODE, BetweenRecord
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.step.device_clock import Anchor
+from distprof.record.step.operation_log import LoggedOperations
+from distprof.record.step.step_operations import assemble_operations
 from distprof.record.step.timeline import Marks
 from distprof.storage.collective_records import DeviceTimes
+from distprof.storage.operation_records import StepOperations
 
 QUEUED_STEPS = 8192
 STEPS_AT_ONCE = 256
@@ -24,6 +27,7 @@ NO_STEP = -1
 HELD_NS = 5_000
 """If the compute stream waits for less than this, the collective was over before, at an unknown time."""
 NO_SEGMENTS = Segments(begin_ns=0, codes=(), durations_ns=())
+_EVALUATION = list(STRETCH_CODE).index(Stretch.EVALUATION)
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
 
 
@@ -75,6 +79,8 @@ class StepRecord:
     """Segments beyond `MAX_SEGMENTS`: counted in their phase on the host clock, but not in ``segments``."""
     issued: Issued | None = None
     """None: nothing is known about collectives."""
+    logged: LoggedOperations | None = None
+    """What ``operations`` are made of. None: there are none."""
     scalars: tuple[float | None, float | None] = (None, None)
     """Loss and gradient norm. None: not given, not yet on the host, or not to be read."""
     between: BetweenRecord | None = None
@@ -94,6 +100,8 @@ class StepRecord:
     phase_device_ns: list[int] | None = None
     collectives: list[SeenCollective] | None = None
     """In the order of issue. None: not known, or not all of them."""
+    operations: StepOperations | None = None
+    """What was done for each micro-batch of a pipeline. None: it is none, or not all is known."""
     wait_host_ns: list[int] | None = None
     """Time waited in collectives inside own phases, by index in `OWN_PHASES`. None: not known."""
     wait_device_ns: list[int] | None = None
@@ -157,6 +165,7 @@ def settle(record: StepRecord) -> StepRecord:
     issued = record.issued
     if issued is None or issued.lost:
         return record
+    record.operations, record.logged = _assemble_operations(record, issued), None
     whole = record.segments_lost == 0
     host_ns = record.segments.durations_ns if whole else None
     exposed = _compute_exposed(issued, host_ns, on_host=True)
@@ -194,6 +203,13 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
         "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
+
+
+def _assemble_operations(record: StepRecord, issued: Issued) -> StepOperations | None:
+    if record.logged is None or record.failed:
+        return None
+    evaluated = record.between is not None and record.between.stretches_ns[_EVALUATION] > 0
+    return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated)
 
 
 def _compute_ends(issued: Issued, segments: Segments | None) -> list[int | None]:

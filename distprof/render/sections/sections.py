@@ -12,6 +12,7 @@ from distprof.render.sections.ends import name_end
 from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
+from distprof.render.sections.pipeline import show_pipeline
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
@@ -49,6 +50,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         show_states(report),
         list_findings(report),
         *(show_phases(report, step) for step in report.steps),
+        show_pipeline(report),
         *list_trace_sections(report),
         *_list_verdict_sections(report),
         show_modules(report),

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.render.sections.ends import describe_ends
+from distprof.render.sections.pipeline import list_pipeline
 from distprof.render.sections.screen import describe_advice, list_end, list_speed, list_tables
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.trace_rows import list_findings
@@ -39,7 +40,7 @@ def render_screen(report: Report, console: Console, *, names: Sequence[str], fol
         *([Text(advice)] if advice else []),
         Text(),
         make_title(report),
-        _grid(list_speed(report)),
+        _grid([*list_speed(report), *list_pipeline(report)]),
     ]
     for phases, causes, spaced, noted in LAYOUTS:
         blank = [Text()] if spaced else []

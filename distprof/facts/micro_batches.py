@@ -1,0 +1,57 @@
+"""What a rank did for each micro-batch of a pipeline: forwards, backwards, sends and receives."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+class OperationKind(enum.StrEnum):
+    """What an operation is."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    """Of the inputs and the weights or, where a schedule splits it, of the inputs alone."""
+    WEIGHT = "backward_weight"
+    """The backward of the weights alone, as in zero-bubble schedules."""
+    SEND = "send"
+    RECEIVE = "receive"
+    WAIT = "wait"
+    """For a collective, after the last backward and outside of gradient synchronisation."""
+
+
+OPERATION_KINDS: tuple[OperationKind, ...] = tuple(OperationKind)
+OPERATION_CODE: dict[OperationKind, int] = {kind: code for code, kind in enumerate(OPERATION_KINDS)}
+UNKNOWN = -1
+"""A micro-batch, a stage, or another rank that is not known, or that an operation does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOperations:
+    """The operations of one rank in the steps that were kept, one element each, in the order in which they began.
+
+    Those since the step before, such as receiving the first micro-batch, belong to the step that follows. Times are on
+    the rank's own host clock.
+    """
+
+    step: npt.NDArray[np.int64]
+    """The number of its step."""
+    kind: npt.NDArray[np.int64]
+    """Index into `OPERATION_KINDS`."""
+    micro_batch: npt.NDArray[np.int64]
+    """Counted from 0 in each step; `UNKNOWN` of what is sent, received or waited for."""
+    stage: npt.NDArray[np.int64]
+    """The stage that computes, of all stages of the pipeline; `UNKNOWN`: the loop does not say."""
+    peer: npt.NDArray[np.int64]
+    """The global rank that it is sent to, or received from; `UNKNOWN`: any rank, or none."""
+    tag: npt.NDArray[np.int64]
+    size_bytes: npt.NDArray[np.int64]
+    start_ns: npt.NDArray[np.float64]
+    """When it began; of what is sent or received, when it was issued."""
+    duration_ns: npt.NDArray[np.float64]
+    """Until it ended; of what is sent or received, until the rank had waited for it. NaN: it was not waited for."""
+    waited_ns: npt.NDArray[np.float64]
+    """How long the rank stood still for it; of a forward or a backward, in collectives inside it."""

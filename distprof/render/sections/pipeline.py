@@ -1,0 +1,70 @@
+"""A pipeline in words: what its stages do for each micro-batch, and how long they stand still."""
+
+from __future__ import annotations
+
+from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, make_columns
+from distprof.render.units import NOT_MEASURED, clean_text, format_ratio, format_time
+from distprof.report.pipeline_report import PipelineReport, StageReport
+from distprof.report.report import Report
+
+PIPELINE_HEADS = (
+    "rank", "stage", "micro-batches", "forward", "backward", "waiting", "warm-up", "steady", "cool-down",
+    "late sender", "late receiver", "transfer", "bubble",
+)  # fmt: skip
+NOTE_LIMIT, MAX_NOTES = 300, 4
+
+
+def list_pipeline(report: Report) -> list[Fact]:
+    """One line on the pipeline, if there is one."""
+    if report.pipeline is None:
+        return []
+    return [Fact(label="pipeline", text=f"{describe_shape(report.pipeline)}: {describe_bubble(report.pipeline)}")]
+
+
+def describe_shape(pipeline: PipelineReport) -> str:
+    """How many stages there are, and how many micro-batches a step has."""
+    stages = NOT_MEASURED if pipeline.num_stages is None else f"{pipeline.num_stages:,}"
+    batches = NOT_MEASURED if pipeline.micro_batches is None else f"{pipeline.micro_batches:,}"
+    copies = f"{pipeline.replicas:,} x " if pipeline.replicas > 1 else ""
+    return f"{copies}{stages} stages, {batches} micro-batches"
+
+
+def describe_bubble(pipeline: PipelineReport) -> str:
+    """The part of their time for which the stages stand still, and what the schedule alone makes it."""
+    theory = "" if pipeline.theory_ratio is None else f" (equal stages: {format_ratio(pipeline.theory_ratio)})"
+    return f"bubble {format_ratio(pipeline.bubble_ratio)}{theory}"
+
+
+def show_pipeline(report: Report) -> Section:
+    """A row per rank, by replica and stage; of many, those that wait most and least."""
+    title = "pipeline: per step and rank, host clock"
+    if report.pipeline is None:
+        return Section(key="pipeline", title=title)
+    stages = sorted(report.pipeline.stages, key=lambda item: (item.replica, item.stage or 0, item.rank))
+    left_out = 0
+    if len(stages) > MAX_RANK_ROWS:
+        ordered = sorted(stages, key=lambda item: -(item.bubble_ratio or 0.0))
+        left_out = len(stages) - 2 * EXTREMES
+        stages = [*ordered[:EXTREMES], *ordered[-EXTREMES:]]
+    notes = [clean_text(note, NOTE_LIMIT) for note in report.pipeline.notes[:MAX_NOTES]]
+    if left_out:
+        notes.append(f"{left_out:,} ranks between the {EXTREMES} that wait most and least are left out")
+    return Section(
+        key="pipeline", title=title, about=f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}",
+        columns=make_columns(PIPELINE_HEADS, [_show_stage(item, report.pipeline.replicas) for item in stages]),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _show_stage(item: StageReport, replicas: int) -> list[str]:
+    stage = NOT_MEASURED if item.stage is None else f"{item.stage:,}"
+    place = f"{stage} of replica {item.replica:,}" if replicas > 1 else stage
+    batches = NOT_MEASURED if item.micro_batches is None else f"{item.micro_batches:,}"
+    times = (
+        item.forward_ns, item.backward_ns, item.waiting_ns, item.warmup_ns, item.steady_ns, item.cooldown_ns,
+        item.late_sender_ns, item.late_receiver_ns, item.transfer_ns,
+    )  # fmt: skip
+    return [
+        str(item.rank), place, f"{item.chunks:,} x {batches}" if item.chunks > 1 else batches,
+        *map(format_time, times), format_ratio(item.bubble_ratio),
+    ]  # fmt: skip
