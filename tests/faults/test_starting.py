@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import time
@@ -80,11 +81,13 @@ def test_fault_43_where_a_rank_cannot_make_our_group_training_goes_on(
 
 
 def connect_after_a_restart(world: World) -> None:
+    agreement._numbers = itertools.count()
     meeting = Rendezvous()
     meeting.open(rank=world.rank, size=world.size)
     meeting._store.set("group/rows/rank_0", "an address that nobody listens to")
     dist.barrier()
     os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+    agreement._numbers = itertools.count()  # as in a new process
     again = Rendezvous()
     again.open(rank=world.rank, size=world.size)
     again.meet()

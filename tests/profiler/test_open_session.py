@@ -275,3 +275,13 @@ def test_fault_41_compiled_models_of_ddp_train_under_start_as_without(tmp_path: 
         dist.destroy_process_group()
     run = read_run(tmp_path / "run")
     assert run.column("step").shape == (1, 6) and (run.column("all_reduce_count")[:, 1:] > 0).all()
+
+
+def test_a_folder_is_meant_from_where_the_session_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiler = distprof.start(runs_dir="here", **LONG)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for _ in profiler.steps(range(3)):
+        pass
+    profiler.close()
+    assert len([*(tmp_path / "here").iterdir()]) == 1 and not [*(tmp_path / "elsewhere").iterdir()]
