@@ -85,6 +85,7 @@ def connect_after_a_restart(world: World) -> None:
     meeting = Rendezvous()
     meeting.open(rank=world.rank, size=world.size)
     meeting._store.set("group/rows/rank_0", "an address that nobody listens to")
+    meeting._store.set("answer", "stay")  # that time some had not come
     dist.barrier()
     os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
     agreement._numbers = itertools.count()  # as in a new process
