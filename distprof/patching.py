@@ -6,18 +6,21 @@ parts of torch take half a second to import, and a framework may never be needed
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from inspect import Parameter
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from distprof.errors import DistprofError
 
 _INHERITED: Any = object()
+_LEFT_OUT = " (left out of warnings, as importlib._bootstrap is)"
+"""Python's warnings do not count frames whose file has these last two names in its own."""
 
 
 class Misfit(DistprofError):
@@ -78,6 +81,24 @@ def replace(places: Sequence[Any], name: str, new: Any) -> Callable[[], None]:
                 delattr(place, name) if before is _INHERITED else setattr(place, name, before)
 
     return put_back
+
+
+def leave_out_of_warnings(*wrappers: Any) -> None:
+    """Has wrappers be none of the frames that ``stacklevel`` counts: what torch warns of is the script's line, as it is
+    without distprof, and not a line of ours, for which each warning would come once for all lines of the script.
+
+    To be called before `distprof.compiling.skip_compile`, which knows a function by its code.
+    """
+    for wrapper in wrappers:
+        wrapper.__code__ = _leave_out(wrapper.__code__)
+
+
+@functools.cache
+def _leave_out(code: CodeType) -> CodeType:
+    """The same for all wrappers of one code, whose instructions the processor's caches then hold once."""
+    if code.co_filename.endswith(_LEFT_OUT):
+        return code
+    return code.replace(co_filename=code.co_filename + _LEFT_OUT)
 
 
 def is_instance(value: object, module: str, name: str) -> bool:

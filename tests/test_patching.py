@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from distprof.observe.finder import Finder
-from distprof.patching import Misfit, require_fit
+from distprof.patching import Misfit, leave_out_of_warnings, require_fit
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.step.recorder import Recorder
@@ -113,3 +115,60 @@ def test_fault_42_a_function_that_differs_is_not_looked_at_and_the_others_are(mo
     assert batches == (
         "getting batches is not recognised everywhere: this torch has no torch.utils.data.dataloader.__next__"
     )
+
+
+def locate_warnings(script: Callable[[], object]) -> list[int]:
+    """The lines that warnings of a function are said to come from, counted from that of its ``def``."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        script()
+    assert {each.filename for each in caught} == {__file__}
+    return [each.lineno - script.__code__.co_firstlineno for each in caught]
+
+
+def warn() -> str:
+    warnings.warn("of torch, about its caller", stacklevel=2)
+    return "done"
+
+
+def test_a_warning_is_about_the_scripts_line_through_any_number_of_wrappers() -> None:
+    once, twice = wrap(warn), wrap(wrap(warn))
+
+    def script() -> None:
+        warn()
+        once()
+        assert twice() == "done"
+
+    assert locate_warnings(script) != [1, 2, 3]
+    inner: Any = getattr(twice, "__wrapped__", None)
+    leave_out_of_warnings(once, twice, inner)
+    leave_out_of_warnings(once)
+    assert locate_warnings(script) == [1, 2, 3]
+    assert once.__code__ is twice.__code__  # the processor's caches hold it once
+
+
+class Warns(nn.Module):
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        warnings.warn("about the caller's caller: between them are torch's two", stacklevel=4)
+        return values
+
+
+def test_torchs_warnings_are_about_the_scripts_lines_while_it_is_watched() -> None:
+    collective_watch, model = CollectiveWatch(Recorder()), Warns()
+    reduce = collective_watch.surround(warn, lambda call, args, options: call(*args, **options), lambda: True)
+
+    def script() -> None:
+        nn.parallel.DistributedDataParallel(nn.Linear(1, 1), check_reduction=True)
+        torch.autograd.backward(torch.ones(1, requires_grad=True), grad_variables=torch.ones(1))
+        torch.nn.utils.clip_grad_norm_((each for each in ()), 1.0)
+        model(torch.ones(1))
+        reduce()
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    plain, finder = locate_warnings(script), Finder(Told())
+    finder.begin()
+    try:
+        assert locate_warnings(script) == plain and {4, 5} <= set(plain)  # which others there are is the release's
+    finally:
+        finder.undo()
+        dist.destroy_process_group()

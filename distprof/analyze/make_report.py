@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TypeVar
+
+import numpy as np
 
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
@@ -28,8 +31,11 @@ from distprof.analyze.summary.pipeline import report_pipeline
 from distprof.analyze.summary.ranks import measure_efficiency, report_flops, report_ranks
 from distprof.analyze.summary.waits import report_waits
 from distprof.analyze.traces.merge_traces import report_activity
-from distprof.facts.run import Clock, Run
-from distprof.report.report import SCHEMA, Report
+from distprof.facts.run import FORWARDS_NOTE, FORWARDS_ONLY, Clock, Run, Stretch
+from distprof.report.report import SCHEMA, BetweenReport, Report
+from distprof.report.wait_report import Cause, CauseReport, Stall, Verdict
+
+_Placed = TypeVar("_Placed", Verdict, CauseReport, Stall)
 
 
 def analyze(run: Run) -> Report:
@@ -56,6 +62,11 @@ def analyze(run: Run) -> Report:
     causes = None
     if replayed is not None and cause_costs is not None:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
+    between, stalls = report_between(measured_steps, on_host), tuple(list_stalls(measured_steps, enough))
+    if _has_forwards_only(run):
+        verdict, stalls = _rename(verdict), tuple(map(_rename, stalls))
+        causes = causes and dataclasses.replace(causes, causes=tuple(map(_rename, causes.causes)))
+        between = between and _rename_part(between)
     sample = None if replayed is None else take_sample(replayed)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
     return Report(
@@ -75,7 +86,7 @@ def analyze(run: Run) -> Report:
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
-        between=report_between(measured_steps, on_host),
+        between=between,
         communication=tuple(report_communication(measured_steps)),
         pipeline=report_pipeline(measured_steps),
         activity=report_activity(run),
@@ -84,7 +95,7 @@ def analyze(run: Run) -> Report:
         bandwidths=tuple(report_bandwidths(measured_steps)),
         what_if=tuple(list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
         forecasts=report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s),
-        stalls=tuple(list_stalls(measured_steps, enough)),
+        stalls=stalls,
         clocks=tuple(report_clocks(run)),
         device_clocks=device_clocks,
         flops=report_flops(measured_steps),
@@ -100,3 +111,27 @@ def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | N
     """Every recorded step, warm-up included, on the headline clock; None: not measured."""
     step_ns = run.step_ns(Clock.HOST if headline is None else headline.clock)
     return tuple(tuple(value if math.isfinite(value) else None for value in row.tolist()) for row in step_ns)
+
+
+def _has_forwards_only(run: Run) -> bool:
+    """Whether what is recorded as evaluation is, on all ranks that have any, of modules in training mode."""
+    evaluated_ns = np.nansum(run.column(f"{Stretch.EVALUATION}_host_ns"), axis=1)
+    noted = [FORWARDS_NOTE in info.notes for info, spent_ns in zip(run.ranks, evaluated_ns, strict=True) if spent_ns]
+    return bool(noted) and all(noted)
+
+
+def _rename(item: _Placed) -> _Placed:
+    """The same, called what was seen."""
+    if item.phase != Stretch.EVALUATION:
+        return item
+    if isinstance(item, Stall):
+        return dataclasses.replace(item, phase=FORWARDS_ONLY)
+    return dataclasses.replace(item, phase=FORWARDS_ONLY, cause=Cause.FORWARDS)
+
+
+def _rename_part(between: BetweenReport) -> BetweenReport:
+    parts = [
+        dataclasses.replace(part, part=FORWARDS_ONLY) if part.part == Stretch.EVALUATION else part
+        for part in between.parts
+    ]
+    return dataclasses.replace(between, parts=tuple(parts))

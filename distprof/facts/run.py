@@ -85,6 +85,13 @@ class Stretch(enum.StrEnum):
     BETWEEN = "between steps"
 
 
+FORWARDS_ONLY = "forward without gradients"
+"""What `Stretch.EVALUATION` is called where no module was in evaluation mode in it."""
+FORWARDS_NOTE = (
+    "forwards without gradients between two steps are of modules in training mode: rollouts, samples, or an evaluation "
+    "without eval()"
+)
+"""What a rank notes then."""
 Part = Phase | Stretch
 OWN_PARTS: tuple[Part, ...] = (*OWN_PHASES, *Stretch)
 """What a rank's own time between two waits consists of."""

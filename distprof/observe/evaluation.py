@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from distprof.facts.run import FORWARDS_NOTE
 from distprof.observe.observer_target import ObserverTarget
 
 IN_A_ROW = 2
@@ -32,6 +33,7 @@ class Evaluation:
         self._model: weakref.ref[Any] | None = None  # the last one, if gradients were on
         self._unannounced = False  # it began with a forward in training mode, and nothing else shows it
         self._in_a_row = 0  # steps that such forwards came before
+        self._modes = set[bool]()  # of its modules: whether they were in evaluation mode
 
     def includes(self, model: Any, *, grad_on: bool) -> bool:
         """Whether a forward before the work of a step is evaluation."""
@@ -53,6 +55,7 @@ class Evaluation:
         """A forward of it begins."""
         self._model = weakref.ref(model) if grad_on else None
         self._unannounced = model.training and not (self.announced or self.by_mode or grad_on)
+        self._modes.add(self.by_mode or not model.training)
 
     def see_backward(self) -> None:
         """Gradients are computed: what was open was training, of a model in evaluation mode."""
@@ -64,6 +67,13 @@ class Evaluation:
         self.open = self.by_mode = False
         self._unannounced = self._unannounced and not by_batch
         self._session.end_stretch()
+
+    def finish(self) -> None:
+        """The program ends."""
+        if self.open:
+            self.end()
+        if self._modes == {False}:
+            self._session.note(FORWARDS_NOTE)
 
     def begin_step(self, *, quiet: bool) -> None:
         """A step begins; ``quiet``: with a forward of a trained model without gradients."""

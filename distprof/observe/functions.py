@@ -20,7 +20,7 @@ from distprof.observe.instrumentation import Arguments, Instrumentation, Options
 from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.optimizers import Optimizers
 from distprof.observe.step_search import StepSearch
-from distprof.patching import after_import
+from distprof.patching import after_import, leave_out_of_warnings
 
 _FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
@@ -173,6 +173,7 @@ class Functions:
                 self._session.warn_once(STARTED)
             return original(process, *args, **options)
 
+        leave_out_of_warnings(start)
         return start
 
 

@@ -9,14 +9,15 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from time import monotonic_ns as now_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from distprof.compiling import is_compiling, remind_compiler, skip_compile, update_compiler
 from distprof.error_boundary import ErrorBoundary
 from distprof.observe.observer_target import ObserverTarget
-from distprof.patching import replace, require_fit
+from distprof.patching import leave_out_of_warnings, replace, require_fit
 
 _CLOSED = 1 << 40
+T = TypeVar("T")
 Arguments = tuple[Any, ...]
 Options = dict[str, Any]
 
@@ -99,19 +100,20 @@ class Instrumentation(ErrorBoundary):
             require_fit(places[0], name, reads)
             patches.replace(places, name, make)
 
-    def shield(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """A hook that never raises, and that `torch.compile` leaves alone."""
+    def shield(self, hook: Callable[..., T]) -> Callable[..., T | None]:
+        """A hook that never raises, and that `torch.compile` leaves alone. It returns None where it is not called."""
         target = self.target
 
-        def shielded(*args: Any) -> None:
+        def shielded(*args: Any) -> T | None:
             if is_compiling() or not self.on:
-                return
-            begin_ns = now_ns()
+                return None
+            begin_ns, result = now_ns(), None
             try:
-                hook(*args)
+                result = hook(*args)
             except Exception as error:  # flat: called twice in every step of every optimizer
                 self.fail(error)
             target.own_ns += now_ns() - begin_ns
+            return result
 
         skip_compile(shielded, wholly=True)
         return shielded
@@ -226,6 +228,7 @@ def surround(
             target.own_ns += now_ns() - begin_ns
         return result
 
+    leave_out_of_warnings(watched)
     skip_compile(watched)
     for ours in (before, after, leave):
         if ours is not None:

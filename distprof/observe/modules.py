@@ -21,6 +21,7 @@ from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
 from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.step_search import StepSearch
+from distprof.patching import leave_out_of_warnings
 
 _FORWARD = PHASE_CODE[Phase.FORWARD]
 MAX_MODELS = 16
@@ -76,6 +77,7 @@ class Forwards:
         known = getattr(getattr(original, "__code__", None), "co_names", ())
         if set(known) != {"_compiled_call_impl", "_call_impl"}:
             return watched
+        leave_out_of_warnings(watched_quickly)
         skip_compile(watched_quickly)
         return watched_quickly
 
@@ -117,6 +119,7 @@ class Forwards:
             if not guard.inside:
                 models.run(session.watch, self)  # now: the reducer's group is to be replaced before its first backward
 
+        leave_out_of_warnings(watched)
         return watched
 
     def _watch_mode(self, original: Callable[..., Any]) -> Callable[..., Any]:

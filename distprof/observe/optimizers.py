@@ -3,14 +3,17 @@
 DeepSpeed's engine is a model that updates its parameters by itself. Its forward, backward, collectives and batches are
 torch's own, and found like those of any other loop. What it does at the end of a step, with optimizers that need not be
 torch's or are stepped once per group of parameters, is one optimizer step.
+
+What runs in a closure is not the optimizer's: it has phases of its own, and what is in none of them is `other`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from threading import get_ident
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -24,10 +27,12 @@ from distprof.observe.instrumentation import Arguments, Instrumentation, Options
 from distprof.observe.modules import Forwards
 from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.step_search import StepSearch
-from distprof.patching import after_import
+from distprof.patching import after_import, leave_out_of_warnings
 
-_OPTIMIZER = PHASE_CODE[Phase.OPTIMIZER]
+_OPTIMIZER, _OTHER = PHASE_CODE[Phase.OPTIMIZER], PHASE_CODE[Phase.OTHER]
 _ENGINES = "deepspeed.runtime.engine"
+_CLOSURES = (FunctionType, MethodType, partial)
+"""Other arguments of a step may be callable too: a model."""
 _UPDATE = "_take_model_step"
 """A method of DeepSpeed's engine, called when gradients are complete: by its ``step``, and by the engine of a pipeline.
 """
@@ -75,7 +80,18 @@ class Optimizers:
             self._search.begin_optimizer()
             self._search.end_optimizer(self)  # one for each parameter: together they are one
 
-    def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+    def _before(self, optimizer: Optimizer, args: Arguments, options: Options) -> tuple[Arguments, Options] | None:
+        """Returns the arguments that the step gets in place of its own, if it has a closure."""
+        self._see_step(optimizer)
+        if self._running is not optimizer or not self._entered or self._guard.inside:
+            return None
+        if len(args) > 1 and isinstance(args[1], _CLOSURES):
+            return (args[0], self._set_apart(args[1]), *args[2:]), options
+        if isinstance(closure := options.get("closure"), _CLOSURES):
+            return args, {**options, "closure": self._set_apart(closure)}
+        return None
+
+    def _see_step(self, optimizer: Optimizer) -> None:
         if self._guard.inside:  # of a backward, perhaps on a thread of autograd; or nothing is looked at any more
             # Inside a backward: the hook of a parameter steps the optimizer, perhaps on a thread of autograd, on which
             # only this number shows it.
@@ -102,6 +118,26 @@ class Optimizers:
             self._running = running
             self._entered = self._search.begin_optimizer() and self._session.enter(_OPTIMIZER)
 
+    def _set_apart(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure, during which the optimizer's phase is interrupted."""
+        part, session, guard = self._part, self._session, self._guard
+
+        @wraps(closure)
+        def watched(*args: Any, **options: Any) -> Any:
+            seen = not guard.inside and guard.thread == get_ident() and part.run(session.enter, _OTHER)
+            try:
+                result = closure(*args, **options)
+            except BaseException:
+                if seen:
+                    part.run(session.exit, raised=True)
+                raise
+            if seen:
+                part.run(session.exit)
+            return result
+
+        leave_out_of_warnings(watched)
+        return watched
+
     def _leave(self, *, raised: bool) -> None:
         entered, self._running, self._entered = self._entered, None, False
         if entered:
@@ -116,6 +152,7 @@ class Optimizers:
             if not guard.inside:  # on whichever thread
                 part.run(search.make_optimizer, self)
 
+        leave_out_of_warnings(watched)
         skip_compile(watched)
         return watched
 

@@ -242,8 +242,7 @@ class StepSearch:
         """The program ends: a step without an optimizer's step is none, except in a program without optimizers."""
         if self._session.user_steps:
             return
-        if self._evaluation.open:
-            self._evaluation.end()
+        self._evaluation.finish()
         if (text := self.cycle.describe()) is not None:
             self._session.note(text)
         if not self._session.open:

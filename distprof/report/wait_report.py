@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from distprof.facts.run import FORWARDS_ONLY
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -79,6 +81,8 @@ class Cause(enum.StrEnum):
     OPTIMIZER = "optimizer"
     OUTSIDE = "outside the phases"
     EVALUATION = "evaluation"
+    FORWARDS = FORWARDS_ONLY
+    """Between steps, of modules in training mode."""
     CHECKPOINT = "checkpoint"
     LOGGING = "logging"
     BETWEEN = "between steps"

@@ -24,11 +24,12 @@ def test_fault_41_what_is_compiled_trains_as_without_and_what_graphs_hide_is_sai
     before = "from tests.attach.driver import main; raise SystemExit(main())"
     done = run(*(make_rank(rank, 2, port, ["plan.json"], before=before) for rank in (0, 1)), cwd=tmp_path)
     assert [each.code for each in done] == [0, 0], [each.err for each in done]
-    lines = 17 if find_missing_sharding() is None else 13
+    lines = 21 if find_missing_sharding() is None else 17
     for rank in (0, 1):
         ended = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))["compiled"]
         assert ended["plain"]["out"].count("\n") == lines and ended["plain"]["error"] is None
         assert ended["watched"] == ended["plain"] and ended["put_back"]
     found = read_run(tmp_path / "run")
     assert all(any(note.endswith("not recorded: all_reduce") for note in info.notes) for info in found.ranks)
-    assert (found.column("all_reduce_count")[:, 1:4] == 2).all(), "the buckets of the compiled model"
+    buckets = found.column("all_reduce_count")
+    assert (buckets[:, 1:4] == 2).all() and (buckets[:, 5:8] == 2).all(), "of the compiled model, and of what is in one"

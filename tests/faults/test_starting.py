@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from distprof.profiler.session.session import Session
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.profiler.session.session_case import LONG
-from tests.ranks import call_on_ranks
+from tests.ranks import call_on_ranks, find_ports
 
 STEPS = 6
 
@@ -79,11 +81,14 @@ def test_fault_43_where_a_rank_cannot_make_our_group_training_goes_on(
 
 
 def connect_after_a_restart(world: World) -> None:
+    agreement._numbers = itertools.count()
     meeting = Rendezvous()
     meeting.open(rank=world.rank, size=world.size)
     meeting._store.set("group/rows/rank_0", "an address that nobody listens to")
+    meeting._store.set("answer", "stay")  # that time some had not come
     dist.barrier()
     os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+    agreement._numbers = itertools.count()  # as in a new process
     again = Rendezvous()
     again.open(rank=world.rank, size=world.size)
     again.meet()
@@ -131,19 +136,31 @@ def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blam
     assert "point to point" in verdict["reason"]
 
 
-def train_again(world: World, folder: str, store: str) -> None:
+def train_again(world: World, folder: str, place: str, port: int | None) -> None:
     session = begin(folder)
     for turn in range(3):
         if turn:
             dist.destroy_process_group()
-            dist.init_process_group("gloo", init_method=f"file://{store}{turn}", rank=world.rank, world_size=2)
+            left, url = Path(f"{place}{turn}.left"), f"file://{place}{turn}"
+            if port is not None:  # rank 1 must not take the store of before, which rank 0 serves, for the next one
+                url = f"tcp://127.0.0.1:{port}"
+                left.touch() if world.rank == 0 else wait_for(left)
+            dist.init_process_group("gloo", init_method=url, rank=world.rank, world_size=2)
         train()
     assert not session.closed
     session.close()
 
 
-def test_fault_45_groups_that_are_left_and_made_again_find_the_ranks_together(tmp_path: Path) -> None:
-    call_on_ranks(2, train_again, str(tmp_path / "run"), str(tmp_path / "again"), tmp_path=tmp_path)
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", ["file", "port"])
+def test_fault_45_groups_that_are_left_and_made_again_find_the_ranks_together(way: str, tmp_path: Path) -> None:
+    """By files, and twice on the same port, where nothing of distprof may keep the store of before open."""
+    port = find_ports(1)[0] if way == "port" else None
+    call_on_ranks(2, train_again, str(tmp_path / "run"), str(tmp_path / "again"), port, tmp_path=tmp_path)
     run = read_run(tmp_path / "run")
     assert [info.ended for info in run.ranks] == ["completed"] * 2
     assert run.column("step").shape == (2, 3 * STEPS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from distprof.facts.run import FORWARDS_NOTE
 from tests.observe.scripts import Model, Script
 
 
@@ -132,3 +135,29 @@ def test_without_an_optimizer_evaluation_and_checkpoints_end_the_step() -> None:
     assert not script.forward(grad_on=False)  # an evaluation without eval()
     script.search.finish()
     assert script.told.take() == "begin end <checkpoint > begin end <evaluation >"
+
+
+@pytest.mark.parametrize(("evaluates", "noted"), [((), True), ((2,), False), ((0, 1, 2, 3), False)])
+def test_rollouts_are_noted_unless_a_module_was_in_evaluation_mode(evaluates: tuple[int, ...], noted: bool) -> None:
+    """Updates by the two after each rollout; in some rounds the model is evaluated besides."""
+    script = Script()
+    script.train(fetches=False)
+    for number in range(4):
+        script.forward(grad_on=False)
+        script.train(fetches=False)
+        script.train(fetches=False)
+        if number in evaluates:
+            script.set_mode(training=False)
+            script.forward(grad_on=False)
+            script.set_mode(training=True)
+    script.search.finish()
+    assert (FORWARDS_NOTE in script.told.notes) == noted
+    assert script.told.text.count("<evaluation") == 4 + len(evaluates)
+
+
+def test_a_training_without_forwards_between_steps_notes_nothing_of_them() -> None:
+    script = Script()
+    for _ in range(3):
+        script.train()
+    script.search.finish()
+    assert script.told.notes == []

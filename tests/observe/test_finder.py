@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -58,8 +59,26 @@ def test_a_closure_nests_in_its_optimizer(told: Told) -> None:
         loss.backward()
         return loss
 
-    optimizer.step(closure)
-    assert told.text == "begin optimizer forward / backward / / end"
+    for give in (lambda: optimizer.step(closure), lambda: optimizer.step(closure=functools.partial(closure))):
+        give()
+        assert told.take() == "begin optimizer other forward / backward / / / end"
+
+
+def test_an_error_in_a_closure_comes_through_and_a_model_given_to_a_step_is_what_it_gets(told: Told) -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, argument: Any = None) -> Any:  # type: ignore[override]
+            return argument() if callable(argument) and not isinstance(argument, nn.Module) else argument
+
+    def closure() -> float:
+        model(torch.ones(2, 4)).sum().backward()
+        raise LookupError("the script's")
+
+    model = make_model()
+    optimizer = Odd(model.parameters(), lr=0.1)
+    with pytest.raises(LookupError, match="the script's"):
+        optimizer.step(closure)
+    assert told.take() == "begin optimizer other forward / backward / !"
+    assert optimizer.step(model) is model
 
 
 def test_optimizers_inside_backward_end_the_step_with_it(told: Told) -> None:

@@ -122,7 +122,7 @@ def test_updates_inside_an_optimizer_are_its_own(told: Told) -> None:
 
     for _ in range(2):
         optimizer.step(closure)
-    assert told.text.startswith("begin optimizer forward / backward / forward / backward /")
+    assert told.text.startswith("begin optimizer other forward / backward / / other forward / backward / /")
     assert told.text.count("end") == 2
 
 

@@ -242,3 +242,46 @@ def test_groups_are_left_at_once_if_the_store_stays(stays: bool, monkeypatch: py
     session._leave_groups()
     assert waited_s == [0.0 if stays else open_session.JOIN_WAIT_S]
     session.close()
+
+
+def train_compiled() -> list[float]:
+    """The losses of the two ways to compile a model of DDP."""
+    losses = []
+    for wrap in (lambda model: torch.compile(DistributedDataParallel(model), backend="eager"),
+                 lambda model: DistributedDataParallel(torch.compile(model, backend="eager"))):  # fmt: skip
+        torch.manual_seed(0)
+        model = wrap(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow
+def test_fault_41_compiled_models_of_ddp_train_under_start_as_without(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        plain = train_compiled()
+        torch._dynamo.reset()
+        profiler = distprof.start(run_dir=str(tmp_path / "run"), **LONG)
+        profiler.find_steps()
+        assert train_compiled() == plain
+        profiler.close()
+    finally:
+        dist.destroy_process_group()
+    run = read_run(tmp_path / "run")
+    assert run.column("step").shape == (1, 6) and (run.column("all_reduce_count")[:, 1:] > 0).all()
+
+
+def test_a_folder_is_meant_from_where_the_session_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiler = distprof.start(runs_dir="here", **LONG)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for _ in profiler.steps(range(3)):
+        pass
+    profiler.close()
+    assert len([*(tmp_path / "here").iterdir()]) == 1 and not [*(tmp_path / "elsewhere").iterdir()]

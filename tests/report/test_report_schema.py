@@ -21,7 +21,7 @@ from distprof.__main__ import main
 from distprof.analyze import analyze
 from distprof.analyze.summary.phases import PARTS as BETWEEN
 from distprof.analyze.traces.findings.rules import RULES
-from distprof.facts.run import Clock, CollectiveKind, Phase, Run, Stretch
+from distprof.facts.run import FORWARDS_ONLY, Clock, CollectiveKind, Phase, Run, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.facts.writer_liveness import LastWrite
 from distprof.render import finding_texts
@@ -229,7 +229,7 @@ def test_closed_sets_are_those_of_the_code() -> None:
     assert parts["BusiestRank"]["properties"]["phase"]["anyOf"][0]["enum"] == list(Phase)
     assert parts["CommunicationReport"]["properties"]["kind"]["enum"] == list(CollectiveKind)
     assert set(parts["StepReport"]["properties"]["clock"]["enum"]) == set(Clock)
-    assert set(parts["BetweenPart"]["properties"]["part"]["enum"]) == {*BETWEEN, Stretch.BETWEEN}
+    assert set(parts["BetweenPart"]["properties"]["part"]["enum"]) == {*BETWEEN, Stretch.BETWEEN, FORWARDS_ONLY}
     assert parts["WindowCheck"]["properties"]["phase"]["enum"] == ["step", *Phase]
     for part in ("CategoryReport", "KernelReport"):
         assert parts[part]["properties"]["category"]["enum"] == list(Category)

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from distprof.compiling import hide, is_compiling, skip_compile
 from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.patching import leave_out_of_warnings
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import OTHER
 
@@ -209,6 +210,7 @@ class CollectiveWatch(_PartOfSteps):
                     raise call.error from error
             return call.result if call is not None and call.returned else original(*args, **options)
 
+        leave_out_of_warnings(watched, _Call.__call__, watch.func if isinstance(watch, functools.partial) else watch)
         skip_compile(watched, wholly=True)
         return watched
 

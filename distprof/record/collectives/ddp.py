@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.compiling import skip_compile
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
-from distprof.patching import replace, require_fit
+from distprof.patching import leave_out_of_warnings, replace, require_fit
 from distprof.record.collectives.collective_watch import Bucket, CollectiveWatch
 from distprof.record.step.collective_log import AWAITED, ON_DEVICE, sees_ends
 from distprof.record.step.recorder import KIND_CODE, Recorder
@@ -226,6 +226,7 @@ def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:
             if self.logger is not None:
                 self.logger._set_comm_hook_name(hook.__qualname__)
 
+    leave_out_of_warnings(register_comm_hook)
     return replace([DistributedDataParallel], "register_comm_hook", register_comm_hook)
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
-from distprof.patching import is_fsdp2, is_instance
+from distprof.patching import is_fsdp2, is_instance, leave_out_of_warnings
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.step.collective_log import ASYNCHRONOUS, ON_DEVICE
 from distprof.record.step.recorder import KIND_CODE, Recorder
@@ -235,6 +235,7 @@ def _watch_gathering(group: Any, gather: _WatchedObject, missing: set[str]) -> N
                 gather.tickets.append(collective_watch.newest)
             collective_watch.sharding, collective_watch.newest = before
 
+    leave_out_of_warnings(unshard)
     _replace(group, "unshard", unshard, collective_watch)
 
 
@@ -269,6 +270,7 @@ def _watch_synchronisation(
             if scatters is not None and collective_watch.newest_scatter >= 0:
                 scatters.append(collective_watch.newest_scatter)
 
+    leave_out_of_warnings(post_backward)
     skip_compile(post_backward)
     _replace(group, "post_backward", post_backward, collective_watch)
     return reduced
@@ -405,5 +407,6 @@ def _surround(
             boundary.run(after)
         return result
 
+    leave_out_of_warnings(call)
     skip_compile(call)
     _replace(place, name, call, collective_watch)

@@ -15,7 +15,7 @@ from typing import Any
 
 from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.modules import MEMORY_KINDS
-from distprof.facts.run import Clock, CollectiveKind, Phase, Stretch
+from distprof.facts.run import FORWARDS_ONLY, Clock, CollectiveKind, Phase, Stretch
 from distprof.facts.trace_summary import Category
 from distprof.render.finding_texts import FindingText
 from distprof.report.finding_report import Finding, NotChecked
@@ -25,10 +25,10 @@ from distprof.report.report import SCHEMA, Report
 _WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
 """What the file holds of a part beside its fields; see `distprof.render.files.files.describe_plain`."""
 _RULES = tuple(rule.name for rule in RULES)
-_BETWEEN = ("data between steps", *(stretch for stretch in Stretch), "waits between steps")
+_BETWEEN = ("data between steps", *(stretch for stretch in Stretch), FORWARDS_ONLY, "waits between steps")
 _CLOSED: Mapping[str, Iterable[str]] = {
     "clock": Clock, "clocks": Clock, "category": Category, "PhaseReport.phase": Phase, "BusiestRank.phase": Phase,
-    "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch), "WindowCheck.phase": ("step", *Phase),
+    "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch, FORWARDS_ONLY), "WindowCheck.phase": ("step", *Phase),
     "BetweenPart.part": _BETWEEN, "CommunicationReport.kind": CollectiveKind, "WaitReport.kind": CollectiveKind,
     "BandwidthReport.kind": CollectiveKind, "MemoryKind.kind": (*MEMORY_KINDS, "rest", "peak"),
     "Finding.rule": _RULES, "NotChecked.rule": _RULES,

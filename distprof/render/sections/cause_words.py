@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.run import Clock, Phase, Stretch
+from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -14,6 +14,7 @@ CAUSES = {
     Cause.GRADIENT_NORM: "its gradient norm", Cause.OPTIMIZER: "its optimizer",
     Cause.OUTSIDE: "its time outside the recognised phases", Cause.CHECKPOINT: "its saving of checkpoints",
     Cause.EVALUATION: "its evaluation, or other forwards between steps", Cause.LOGGING: "its logging",
+    Cause.FORWARDS: "its forwards without gradients between steps, such as rollouts",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
     Cause.NETWORK: "its network", Cause.SPEED: "its speed, which makes nearly all that it does longer in proportion",
 }  # fmt: skip
@@ -42,7 +43,8 @@ MAX_LARGER = 3
 """Causes without a name that come before one with a name in the sentence, or in its place."""
 ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
 _WHERE = {
-    Stretch.EVALUATION: "in evaluation", Stretch.CHECKPOINT: "while saving a checkpoint",
+    Stretch.EVALUATION: "in evaluation", FORWARDS_ONLY: "in forwards without gradients",
+    Stretch.CHECKPOINT: "while saving a checkpoint",
     Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ _BY_CAUSE = {
     Cause.OPTIMIZER: "compare what {who}'s optimizer updates with the others: parameters per rank, fused or not",
     Cause.OUTSIDE: "look for code that only {who} runs outside the phases: logging, .item(), garbage collection",
     Cause.EVALUATION: "let {who} evaluate less often, or all ranks share the evaluation",
+    Cause.FORWARDS: "compare what {who} does in its forwards without gradients with the others: rollouts, samples",
     Cause.CHECKPOINT: "save checkpoints asynchronously or from all ranks; {who} saves while the others wait",
     Cause.LOGGING: "let {who} log less often, or on a thread",
     Cause.SPEED: "see what else runs on {who}'s cores; compare its clock rates and throttling (distprof doctor)",

@@ -8,6 +8,7 @@ and the time that a DataLoader takes in ``tests/profiler/rank/test_profiler.py``
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from benchmarks.simulate import Between, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, Phase, Run, Stretch
+from distprof.facts.run import COLUMN, FORWARDS_NOTE, Phase, Run, Stretch
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
 from distprof.report.wait_report import Causes
@@ -281,6 +282,21 @@ def test_all_of_a_long_step_is_explained_where_nothing_else_makes_it_long() -> N
     report = analyze(simulate(SAVED, seed=1).run)
     assert take_causes(report).causes[0].explained_ratio == pytest.approx(1, abs=0.02)
     assert "5 steps of 59 are far longer, all because of rank 0 while saving a checkpoint" in describe_verdict(report)
+
+
+@pytest.mark.parametrize("noting", [range(8), [1], []])
+def test_evaluation_is_called_what_was_seen_of_it(noting: Sequence[int]) -> None:
+    """Ranks roll out before every fifth step, rank 1 for longer; only what all of them note is not called otherwise."""
+    run = simulate(dataclasses.replace(EVALUATED, num_ranks=8), seed=1).run
+    ranks = [dataclasses.replace(each, notes=(FORWARDS_NOTE,) if each.rank in noting else ()) for each in run.ranks]
+    report = analyze(dataclasses.replace(run, ranks=tuple(ranks)))
+    name = "forward without gradients" if len(noting) == 8 else "evaluation"
+    cause = next(item for item in take_causes(report).causes if item.rank == 1)
+    assert (cause.phase, cause.cause, report.verdict.phase, report.verdict.cause) == (name,) * 4
+    assert report.between is not None and name in [part.part for part in report.between.parts]
+    assert {stall.phase for stall in report.stalls} <= {None, name}
+    where = "in forwards without gradients" if len(noting) == 8 else "in evaluation"
+    assert where in describe_verdict(report)
 
 
 @pytest.mark.parametrize(("part", "critical"), [(Stretch.EVALUATION, False), (Stretch.CHECKPOINT, True)])

@@ -61,6 +61,7 @@ def main():
     dist.init_process_group("gloo")
     torch._dynamo.reset()
     train("model", torch.compile(DDP(make(), bucket_cap_mb=1), backend="eager"))
+    train("inside", DDP(torch.compile(make(), backend="eager"), bucket_cap_mb=1))
     if hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6 cannot shard on a CPU
         train("method", torch.compile(shard(make()), backend="eager"))
     torch._dynamo.reset()

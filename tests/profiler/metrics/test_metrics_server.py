@@ -127,7 +127,7 @@ def test_fault_46_a_client_that_never_reads_is_left_and_others_are_answered_mean
 
 
 def test_fault_46_of_a_thousand_clients_a_bounded_number_is_kept_and_the_next_is_answered() -> None:
-    with serving() as server, contextlib.ExitStack() as stack:
+    with serving(now_s=lambda: 0.0) as server, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server.url)) for _ in range(1000)]
         assert ask(server) == TEXT
         assert all(is_left(client) for client in clients[:-MAX_CONNECTIONS])
