@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.mesh import Mesh, RankGroup
 from distprof.facts.modules import ModuleTable
 from distprof.facts.stand import RankState
 from distprof.facts.trace_summary import TraceSummary
@@ -228,6 +229,10 @@ class RunMeta:
     """At the start of the job, one per host other than rank 0's. Empty: one host, or not probed."""
     last_link_readings: tuple[LinkReading, ...] = ()
     """At its end, without the hosts that there was no time for."""
+    groups: tuple[RankGroup, ...] = ()
+    """The script's process groups of some of the ranks, as the ranks knew them after their first steps."""
+    mesh: Mesh | None = None
+    """What these say of each rank. None: the script names no groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,6 +292,32 @@ class RankReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionReport:
+    """Process groups of one size that do not overlap and do the same for different ranks."""
+
+    name: str
+    """As the script names them, such as "tp"; or in words how their ranks lie, such as "2 neighbours"."""
+    given: bool
+    """Whether the script has given that name."""
+    num_ranks: int
+    """Ranks of each group."""
+    num_groups: int
+    """Number of groups."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeshReport:
+    """How the ranks are grouped, and where each of them is."""
+
+    axes: tuple[str, ...]
+    """Names of the dimensions that coordinates count along, the outermost first. Empty: none has a name."""
+    coordinates: tuple[tuple[int, ...] | None, ...]
+    """The rank's place within its group of each axis, by position in ``Report.ranks``. None: it has none."""
+    dimensions: tuple[DimensionReport, ...]
+    """Every dimension that is known: those of the axes, products of them, and those without a name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlopsReport:
     """FLOPs per optimizer step of one rank."""
 
@@ -400,6 +426,8 @@ class Report:
     """FLOPs per step; None: not counted."""
     ranks: tuple[RankReport, ...]
     """Every rank with a stream, in ascending order; positions elsewhere refer to this list."""
+    mesh: MeshReport | None
+    """How they are grouped. None: no process groups of some of the ranks are known that do the same for all."""
     overhead: OverheadReport | None
     """None: too few shadow steps."""
     step_times_ns: tuple[tuple[float | None, ...], ...]

@@ -24,7 +24,7 @@ from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
-from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams
+from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams, publish_groups
 from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
@@ -301,6 +301,7 @@ class Job:
         info = describe_rank(named, plan.precision, plan.hardware, own, self._peak)
         meta = describe_run(world, plan, self._run_id)
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
+        meta = publish_groups(world, folder, meta, streams.groups)
         opened = OpenRankContext(
             **{field.name: getattr(context, field.name) for field in fields(context)},
             folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),

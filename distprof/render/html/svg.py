@@ -9,6 +9,7 @@ import numpy as np
 from distprof.facts.run import FloatArray
 from distprof.render.markup import show
 from distprof.render.sections.sections import choose_spread
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import format_time
 from distprof.report.report import Report
 from distprof.report.sweep_report import SweepReport, SweepRow
@@ -36,7 +37,7 @@ def draw_phases(report: Report, clock: str) -> str:
         for phase, mean_ns in zip(phases, table[:, position], strict=True):
             width = 0.0 if np.isnan(mean_ns) else mean_ns / longest_ns * (WIDTH - LEFT)
             if width > 0.05:
-                label = f"rank {rank}: {phase.phase} {format_time(mean_ns)}"
+                label = f"{name_rank(report, rank)}: {phase.phase} {format_time(mean_ns)}"
                 shapes.append(
                     f'<rect class="p-{phase.phase}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
                     f"<title>{label}</title></rect>"

@@ -24,6 +24,7 @@ from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import (
     clean_text,
     format_flops_per_s,
@@ -165,18 +166,18 @@ def show_parts(report: Report, most: int) -> Section:
     if len(ranks) == 1:
         cells = [[row.name, format_milliseconds(row.mean_ns[0]), format_ratio(row.share_ratio)] for row in rows]
         return Section(key="screen_parts", title="", columns=make_columns((name, "mean", share), cells))
-    cells = [[row.name, *_show_spread(row, ranks), format_ratio(row.share_ratio)] for row in rows]
+    cells = [[row.name, *_show_spread(report, row, ranks), format_ratio(row.share_ratio)] for row in rows]
     heads = (name, "min", "median", "max", "max on", share)
     return Section(key="screen_parts", title="", columns=make_columns(heads, cells))
 
 
-def _show_spread(row: PartRow, ranks: Sequence[int]) -> list[str]:
+def _show_spread(report: Report, row: PartRow, ranks: Sequence[int]) -> list[str]:
     known = [(value, -position) for position, value in enumerate(row.mean_ns) if value is not None]
     if not known:
         return [""] * 4
     values = [value for value, _ in known]
     shown = [format_milliseconds(value) for value in (min(values), statistics.median(values), max(values))]
-    return [*shown, f"rank {ranks[-max(known)[1]]}" if shown[0] != shown[2] else ""]
+    return [*shown, name_rank(report, ranks[-max(known)[1]]) if shown[0] != shown[2] else ""]
 
 
 def show_causes(report: Report, most: int) -> Section:
