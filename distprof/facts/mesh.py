@@ -69,7 +69,7 @@ class Mesh:
 
 
 def list_dimensions(groups: Iterable[RankGroup], world_size: int) -> list[Dimension]:
-    """The dimensions that some process groups make; a group of all ranks makes none."""
+    """The dimensions that some process groups make; one group alone makes none."""
     families: dict[tuple[str, int, int], dict[Members, None]] = {}
     for group in groups:
         name, ranks = shorten_name(group.name), group.ranks
@@ -80,7 +80,7 @@ def list_dimensions(groups: Iterable[RankGroup], world_size: int) -> list[Dimens
     for (name, size, distance), family in families.items():
         members = [rank for ranks in family for rank in ranks]
         apart = len(set(members)) == len(members) and len({len(ranks) for ranks in family}) == 1
-        if apart and len(next(iter(family))) < world_size and (name or len(members) == world_size):
+        if apart and len(family) > 1 and (name or len(members) == world_size):
             shape = f"{size} neighbours" if distance == 1 else f"{size} ranks {distance} apart"
             found.append(Dimension(name=name or shape, given=bool(name), groups=tuple(sorted(family))))
     return found

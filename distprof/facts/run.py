@@ -159,6 +159,8 @@ class RankInfo:
     """Collectives in a step that torch's Flight Recorder has and distprof has not, where that was looked up."""
     point_to_point: bool = False
     """Whether it sent to other ranks, or received from them, point to point inside steps."""
+    forwards: int | None = None
+    """Forwards without gradients of a rank that took no step. None: it took steps, or has not ended well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

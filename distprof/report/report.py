@@ -277,6 +277,8 @@ class RankReport:
     """Steps with a row of this rank, warm-up and failed ones too."""
     last_step: int | None
     """Number of the last step with a row, counted from 0; None: there is none."""
+    apart: str | None
+    """What it did, if it does not train as most ranks do; its steps are then in no statistic. None: it does."""
     source: Literal["recorded", "trace"]
     """Whether distprof recorded its steps, or a trace is all there is."""
     ended: str | None
@@ -343,7 +345,7 @@ class Coverage:
     world_size: int
     """Number of ranks of the job."""
     ranks_present: tuple[int, ...]
-    """Global ranks with at least one recorded step: the statistics use these."""
+    """Global ranks with at least one recorded step, without those apart: the statistics use these."""
     ranks_missing: tuple[int, ...]
     """Ranks without a stream, or whose stream has no end although no process is known to write it."""
     steps_measured: int

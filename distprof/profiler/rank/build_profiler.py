@@ -226,8 +226,10 @@ class Job:
         """Returns when the ranks have met, or could not, and after so many seconds at the latest."""
         self._gather_thread.begun.wait(limit_s)
 
-    def end(self, ended: str, error: str, raised: BaseException | None, *, wait_s: float) -> None:
-        """Ends a bystander's part; waits so long, s, for other ranks that end as well."""
+    def end(self, ended: str, error: str, raised: BaseException | None, *, wait_s: float, forwards: int) -> None:
+        """Ends a bystander's part, in which there were so many forwards; waits so long, s, for other ranks that end as
+        well."""
+        self._step_writer.forwards = forwards
         self._gather_thread.begun.wait(wait_s)
         self._step_writer.end(ended, error=error or None, raised=raised)
         self._gather_thread.finish(alone=raised is not None, timeout_s=wait_s)

@@ -91,7 +91,7 @@ class Recording(GuardedCalls):
         self._half_steps: HalfSteps | None = HalfSteps()
         self.in_doubt = False
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
-        self.own_ns = 0
+        self.own_ns = self.forwards = 0
         """See `distprof.observe.observer_target.ObserverTarget`."""
 
     @property

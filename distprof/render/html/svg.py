@@ -8,8 +8,8 @@ import numpy as np
 
 from distprof.facts.run import FloatArray
 from distprof.render.markup import show
-from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.rank_names import name_rank
+from distprof.render.sections.sections import choose_spread
 from distprof.render.units import format_time
 from distprof.report.report import Report
 from distprof.report.sweep_report import SweepReport, SweepRow

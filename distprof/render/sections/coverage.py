@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from distprof.facts.run import Clock, name_ranks
 from distprof.render.sections.cause_words import NAME_LIMIT
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.sections.verdict import describe_stall
-from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_excess, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import OverheadReport

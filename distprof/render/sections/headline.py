@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distprof.facts.run import name_ranks
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
-from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,

@@ -14,8 +14,8 @@ from distprof.render.sections.cause_words import (
     read_cost,
 )
 from distprof.render.sections.hangs import describe_hang
-from distprof.render.sections.trace_rows import is_traced
 from distprof.render.sections.rank_names import name_rank
+from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind

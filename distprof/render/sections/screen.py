@@ -22,9 +22,9 @@ from distprof.render.sections.hangs import HEADS, show_stands
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
-from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import (
     clean_text,
     format_flops_per_s,
@@ -80,9 +80,9 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
         steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
         steps += f" (missing: {clean_text(name_ranks(coverage.ranks_missing), 30)})"
     left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} warm-up"]
-    rows = sum(coverage.steps_measured + coverage.steps_warmup < rank.steps_recorded for rank in report.ranks)
-    if rows:
-        most = max(rank.steps_recorded for rank in report.ranks)
+    recorded = [rank.steps_recorded for rank in report.ranks if rank.apart is None]
+    if any(coverage.steps_measured + coverage.steps_warmup < steps for steps in recorded):
+        most = max(recorded)
         left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} unrecorded")
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")

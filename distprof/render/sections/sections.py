@@ -12,11 +12,11 @@ from distprof.render.sections.ends import name_end
 from distprof.render.sections.hangs import show_stands
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
+from distprof.render.sections.rank_names import describe_place, name_groups, read_dimension
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
 from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs, show_change
-from distprof.render.sections.rank_names import describe_place, name_groups, read_dimension
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -171,7 +171,7 @@ def _list_notes(step: StepReport, between: BetweenReport | None, *, recorded: bo
 
 RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
 DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
-TEXTS = ("place", "host", "device")
+TEXTS = ("place", "host", "device", "did")
 NAME_LIMIT, DEVICE_LIMIT = 160, 12
 """Characters of a host's or a device's name, and of a device such as ``cuda:0``."""
 
@@ -212,9 +212,16 @@ def list_rank_sections(report: Report) -> list[Section]:
     left_out = len(report.ranks) - len(ranks)
     hosts = {rank.host for rank in report.ranks}
     own = "own, ms" if report.phases else "step, ms"
-    columns = make_columns(("rank", "place", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
+    columns = make_columns(
+        ("rank", "place", "host", "device", own, *RANK_HEADS, "did"), _list_ranks(report, positions), TEXTS
+    )
     placed = any(describe_place(report, rank.rank) for rank in ranks)
-    hidden = {*([] if placed else ["place"]), *(["host"] if len(hosts) == 1 else []), *([] if left_out else [own])}
+    hidden = {
+        *([] if placed else ["place"]),
+        *([] if any(rank.apart for rank in ranks) else ["did"]),
+        *(["host"] if len(hosts) == 1 else []),
+        *([] if left_out else [own]),
+    }
     columns = tuple(column for column in columns if column.head not in hidden and (column.has_values() or not traced))
     rows = [] if traced else [_list_device(rank) for rank in ranks]
     devices = make_columns(DEVICE_HEADS, rows, TEXTS, non_empty_only=True)
@@ -240,11 +247,12 @@ def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
     own_ns = list_own_times(report)
     return [
         [
-            str(rank.rank), describe_place(report, rank.rank), clean_text(rank.host, NAME_LIMIT), clean_text(rank.device_name or rank.device, NAME_LIMIT),
-            format_milliseconds(own_ns[position]),
+            str(rank.rank), describe_place(report, rank.rank), clean_text(rank.host, NAME_LIMIT),
+            clean_text(rank.device_name or rank.device, NAME_LIMIT), format_milliseconds(own_ns[position]),
             format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip(), format_ratio(rank.mfu_ratio),
             format_bytes(rank.memory_peak_bytes), format_bytes(rank.memory_bytes),
             NOT_MEASURED if rank.last_step is None else str(rank.last_step), name_end(rank),
+            clean_text(rank.apart, TEXT_LIMIT) if rank.apart else "",
         ]
         for position, rank in ((position, report.ranks[position]) for position in positions)
     ]  # fmt: skip
@@ -302,8 +310,8 @@ def show_bandwidths(report: Report) -> Section:
     """A row per kind, size and shape of group; of several groups, the one in the middle."""
     alike: dict[tuple[object, ...], list[BandwidthReport]] = {}
     for item in report.bandwidths:
-        key = (item.kind, item.least_bytes, item.most_bytes, item.num_ranks, len(item.hosts))
-        key = (read_dimension(report, item.group), *key)
+        size = (item.least_bytes, item.most_bytes)
+        key = (read_dimension(report, item.group), item.kind, *size, item.num_ranks, len(item.hosts))
         alike.setdefault(key, []).append(item)
     columns = make_columns(BANDWIDTH_HEADS, [_show_bandwidth(report, items) for items in alike.values()])
     return Section(

@@ -274,14 +274,23 @@ def list_waits(report: Report) -> list[list[str]]:
     alike: dict[tuple[object, ...], list[WaitReport]] = {}
     for item in report.waits:
         dimension = read_dimension(report, item.group)
-        key = (dimension, item.kind, item.phase, item.clock, item.count_per_step, item.bytes_per_step, item.members_missing > 0)
+        key = (
+            dimension,
+            item.kind,
+            item.phase,
+            item.clock,
+            item.count_per_step,
+            item.bytes_per_step,
+            item.members_missing > 0,
+        )
         alike.setdefault(key, []).append(item)
     rows = []
     for items in alike.values():
-        rows += [items] if len(items) > MAX_GROUPS else [[item] for item in items]
+        together = len(items) > MAX_GROUPS or read_dimension(report, items[0].group)
+        rows += [items] if together else [[item] for item in items]
     return [
         [
-            clean_text(f"{items[0].kind} in {items[0].phase}", NAME_LIMIT)
+            clean_text(_name_collective(report, items[0]), NAME_LIMIT)
             + " (host clock)" * (mixed and items[0].clock == "host"),
             name_groups(report, [item.group for item in items]),
             str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
@@ -289,6 +298,12 @@ def list_waits(report: Report) -> list[list[str]]:
         ]
         for items in rows
     ]  # fmt: skip
+
+
+def _name_collective(report: Report, item: WaitReport) -> str:
+    """What it is and in which phase, after the dimension whose groups issue it."""
+    dimension = read_dimension(report, item.group)
+    return f"{dimension}: " * bool(dimension) + f"{item.kind} in {item.phase}"
 
 
 def _show_waits(items: Sequence[WaitReport]) -> str:
@@ -309,12 +324,16 @@ def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
         (value, -position) for item in items for position, value in enumerate(item.last_ratio) if value is not None
     ]
     share, position = max(known, default=(0.0, 0))
-    return f"{name_rank(report, report.ranks[-position].rank)}: {format_ratio(share)}" if share > 0 else "n/a"
+    return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
 
 
 def describe_stall(stall: Stall, who: str = "") -> str:
     """An unusually long step, in a sentence. ``who``: the rank's name, if it has more than its number."""
-    who = f"{who or f'rank {stall.rank}'}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+    who = (
+        f"{who or f'rank {stall.rank}'}, {stall.phase}"
+        if stall.rank is not None
+        else f"no rank alone was late ({stall.phase})"
+    )
     if stall.phase is None:
         who = "recording was off in this step (a shadow step), so the phase is unknown"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

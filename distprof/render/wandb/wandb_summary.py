@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.render.sections.cause_words import KINDS, list_causes, look_up_verdict_cause, name_cause
+from distprof.render.sections.rank_names import describe_place
 from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.verdict import describe_verdict
-from distprof.render.sections.rank_names import describe_place
 from distprof.render.units import clean_text, format_bytes
 from distprof.render.wandb.wandb_heat_map import TABLE_COLUMNS, RankBySteps, list_cells
 from distprof.report.report import Report
@@ -185,7 +185,8 @@ def make_table(report: Report) -> LoggedTable:
     )  # fmt: skip
     rows: list[Row] = [
         [
-            rank.rank, *(describe_place(report, rank.rank) for _ in places), clean_text(rank.host), clean_text(rank.device_name or rank.device), clock,
+            rank.rank, *(describe_place(report, rank.rank) for _ in places),
+            clean_text(rank.host), clean_text(rank.device_name or rank.device), clock,
             to_ms(steps[position]), to_ms(rank.own_ns), to_ms(rank.exposed_ns),
             *(to_ms(mean_ns[position]) for mean_ns in means),
             rank.achieved_flops_per_s, rank.mfu_ratio, rank.memory_bytes, rank.memory_peak_bytes,
