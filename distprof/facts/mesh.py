@@ -57,15 +57,22 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """A rank's coordinates."""
+
+    rank: int
+    at: Members
+    """Its place within its group of each axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
     """The coordinates of ranks."""
 
     axes: tuple[str, ...]
     """Names of the dimensions, from the outermost, whose neighbours are farthest apart."""
-    ranks: Members
-    """The ranks that have coordinates, ascending."""
-    coordinates: tuple[Members, ...]
-    """By position in ``ranks``: the rank's place within its group of each dimension."""
+    places: tuple[RankPlace, ...]
+    """Of the ranks that have coordinates, ascending."""
 
 
 def list_dimensions(groups: Iterable[RankGroup], world_size: int) -> list[Dimension]:
@@ -95,16 +102,16 @@ def build_mesh(dimensions: Sequence[Dimension]) -> Mesh | None:
     for count in range(1, len(named) + 1):
         for axes in itertools.combinations(named, count):
             rating = (math.prod(axis.size for axis in axes), count)
-            if rating > best and len(set(_locate(axes).values())) == rating[0]:
+            room = min(len(axis.groups) * axis.size for axis in axes)
+            if best < rating and rating[0] <= room and len(set(_locate(axes).values())) == rating[0]:
                 best, chosen = rating, axes
     if not chosen:
         return None
     ordered = sorted(chosen, key=lambda axis: -abs(axis.groups[0][1] - axis.groups[0][0]))
     places = sorted(_locate(ordered).items())
     return Mesh(
-        axes=tuple(axis.name for axis in ordered), ranks=tuple(rank for rank, _ in places),
-        coordinates=tuple(place for _, place in places),
-    )  # fmt: skip
+        axes=tuple(axis.name for axis in ordered), places=tuple(RankPlace(rank=rank, at=at) for rank, at in places)
+    )
 
 
 def _locate(axes: Sequence[Dimension]) -> dict[int, Members]:

@@ -160,7 +160,8 @@ class RankInfo:
     point_to_point: bool = False
     """Whether it sent to other ranks, or received from them, point to point inside steps."""
     forwards: int | None = None
-    """Forwards without gradients of a rank that took no step. None: it took steps, or has not ended well."""
+    """Forwards without gradients of a rank that took no step. None: it took steps, or nothing of it was
+    seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

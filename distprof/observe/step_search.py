@@ -150,6 +150,8 @@ class StepSearch:
         if grad_on:
             self._worked = True
             self._trained.see_call(model)
+        elif not self._trained:
+            session.forwards += 1
         return True
 
     def end_forward(self) -> None:

@@ -178,7 +178,7 @@ class StepWriter:
                 self._writer.write_end(
                     ended, error=error, traceback=traceback, rows_lost=lost, notes=[*map(self._clean, self._notes)],
                     unseen_per_step=0.0 if unseen is None else unseen.per_step, point_to_point=self._exchanges,
-                    forwards=self.forwards,
+                    forwards=self.forwards or None,
                 )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)
