@@ -90,7 +90,8 @@ def list_dimensions(groups: Iterable[RankGroup], world_size: int) -> list[Dimens
         if apart and len(family) > 1 and (name or len(members) == world_size):
             shape = f"{size} neighbours" if distance == 1 else f"{size} ranks {distance} apart"
             found.append(Dimension(name=name or shape, given=bool(name), groups=tuple(sorted(family))))
-    return found
+    named = {each.groups for each in found if each.given}
+    return [each for each in found if each.given or each.groups not in named]  # torch makes copies of its own
 
 
 def build_mesh(dimensions: Sequence[Dimension]) -> Mesh | None:

@@ -107,3 +107,9 @@ def test_names_that_torch_gives_by_itself_are_none() -> None:
     assert [shorten_name(name) for name in torchs] == [""] * len(torchs)
     assert [shorten_name(name) for name in ("mesh_dp_shard", "experts")] == ["dp_shard", "experts"]
     assert [measure_distance(ranks) for ranks in ((0, 1), (3, 7, 11), (0, 1, 3), (2, 0))] == [1, 4, None, None]
+
+
+def test_copies_without_a_name_are_no_further_dimension() -> None:
+    groups = make_groups((2, 2), ("mesh_dp", "mesh_tp"))
+    copies = [RankGroup(name="", ranks=group.ranks) for group in groups if group.name == "mesh_tp"]
+    assert [each.name for each in list_dimensions([*groups, *copies], 4)] == ["dp", "tp"]
