@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 from distprof.errors import DistprofError, UsageError
 
+MAX_GROUPS, MAX_GROUP_RANKS = 64, 4096
+"""Process groups of a rank that are listed, and the ranks of the largest."""
 _held: deque[object] = deque(maxlen=8)
 """Distprof's own collectives; see `hold_reference`."""
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))  # never freed, also when Python frees what modules hold
@@ -184,6 +186,23 @@ def read_world(device: torch.device) -> World:
             rank=rank, local_rank=rank, world_size=size, local_world_size=size, launched=size > 1, restarts=0
         )
     return World(identity=identity, host=socket.gethostname(), device=device, backend=backend, notes=())
+
+
+def list_groups() -> list[tuple[str, tuple[int, ...]]]:
+    """Description and global ranks of each of the script's process groups that this process shares with some ranks.
+
+    Read from torch's own table, which stays as it is; any thread may call it. Empty if this torch has none such.
+    """
+    try:
+        table: list[tuple[Any, dict[int, int]]] = list(dist.distributed_c10d._world.pg_group_ranks.items())
+        size = dist.get_world_size()
+    except (AttributeError, RuntimeError, ValueError):
+        return []
+    shared = [(group, ranks) for group, ranks in table if 1 < len(ranks) < size and len(ranks) <= MAX_GROUP_RANKS]
+    return [
+        (str(getattr(group, "group_desc", "")), tuple(sorted(ranks, key=lambda rank: ranks[rank])))
+        for group, ranks in shared[:MAX_GROUPS]
+    ]
 
 
 def is_launched() -> bool:

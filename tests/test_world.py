@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distprof.errors import UsageError
-from distprof.world import join, leave, read_identity, resolve_backend, resolve_device_type
+from distprof.world import join, leave, list_groups, read_identity, resolve_backend, resolve_device_type
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1",
@@ -79,6 +79,10 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert resolve_device_type("auto") == "cpu"
     with pytest.raises(UsageError, match="torch sees no GPU"):
         resolve_device_type("cuda")
+
+
+def test_without_a_process_group_there_are_none_to_list() -> None:
+    assert list_groups() == []
 
 
 def test_a_process_alone_has_a_group_of_one() -> None:

@@ -25,6 +25,7 @@ from distprof.analyze.summary.communication import report_bandwidths, report_com
 from distprof.analyze.summary.coverage import report_coverage
 from distprof.analyze.summary.hang import report_hang
 from distprof.analyze.summary.headline import report_headline
+from distprof.analyze.summary.mesh import name_groups
 from distprof.analyze.summary.modules import report_modules
 from distprof.analyze.summary.phases import report_between, report_phases, report_step
 from distprof.analyze.summary.pipeline import report_pipeline
@@ -44,6 +45,7 @@ def analyze(run: Run) -> Report:
     Statistics use the steps that every rank with a row reported, without warm-up and failed ones. The device clock is
     preferred to the host clock, and no number mixes the two.
     """
+    run, mesh = name_groups(run)
     measured_steps = choose_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
     timings = [timing for timing in (on_device, on_host) if timing is not None]
@@ -100,6 +102,7 @@ def analyze(run: Run) -> Report:
         device_clocks=device_clocks,
         flops=report_flops(measured_steps),
         ranks=tuple(report_ranks(measured_steps, reached, headline)),
+        mesh=mesh,
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
         coverage=report_coverage(measured_steps, timings, headline, enough, notes=note_device_clocks(device_clocks)),

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.mesh import Mesh, RankGroup
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.modules import ModuleTable
 from distprof.facts.stand import RankState
@@ -166,6 +167,9 @@ class RankInfo:
     """Collectives in a step that torch's Flight Recorder has and distprof has not, where that was looked up."""
     point_to_point: bool = False
     """Whether it sent to other ranks, or received from them, point to point inside steps."""
+    forwards: int | None = None
+    """Forwards without gradients of a rank that took no step. None: it took steps, or nothing of it was
+    seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +240,10 @@ class RunMeta:
     """At the start of the job, one per host other than rank 0's. Empty: one host, or not probed."""
     last_link_readings: tuple[LinkReading, ...] = ()
     """At its end, without the hosts that there was no time for."""
+    groups: tuple[RankGroup, ...] = ()
+    """The script's process groups of some of the ranks, as the ranks knew them after their first steps."""
+    mesh: Mesh | None = None
+    """What these say of each rank. None: the script names no groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ class ObserverTarget(Protocol):
 
     own_ns: int
     """How long distprof's own part of watched calls has taken since the last step ended, host clock."""
-
+    forwards: int
+    """Forwards without gradients that no step contains, until there is a first step."""
     open: bool
     """Whether a step is open."""
     user_steps: bool

@@ -124,6 +124,7 @@ class StepSearch:
             self._see_updates(grad_on=grad_on)
             if self.program is Program.UNKNOWN:
                 self._forwards += 1
+                session.forwards += not grad_on
                 if self._forwards < INFERENCE_AFTER:
                     return False
                 self.program, self._forwards = Program.INFERENCE, 0
@@ -142,12 +143,15 @@ class StepSearch:
                 return False
             if not (grad_on or self._trained or session.open):
                 self._forwards += 1
+                session.forwards += 1
                 return False  # before the first step
             if not session.open or self._evaluation.open:
                 self._begin_step(quiet=not grad_on and model in self._trained)
         if grad_on:
             self._worked = True
             self._trained.see_call(model)
+        elif not self._trained:
+            session.forwards += 1
         return True
 
     def end_forward(self) -> None:

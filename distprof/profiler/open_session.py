@@ -350,7 +350,7 @@ class OwnSession(Session):
         self._join_others(JOIN_WAIT_S)
         folder = self._early.end(ended, self._clean(said), error)
         if self._bystander is not None:
-            self._bystander.end(ended, self._clean(said)[:500], error, wait_s=JOIN_WAIT_S)
+            self._bystander.end(ended, self._clean(said)[:500], error, wait_s=JOIN_WAIT_S, forwards=self.forwards)
             if self._bystander.joined and self._world is not None and self._world.rank == 0:
                 folder = self._bystander.folder
         if folder is not None:

@@ -278,6 +278,8 @@ class RankReport:
     """Steps with a row of this rank, warm-up and failed ones too."""
     last_step: int | None
     """Number of the last step with a row, counted from 0; None: there is none."""
+    apart: str | None
+    """What it did, if it does not train as most ranks do; its steps are then in no statistic. None: it does."""
     source: Literal["recorded", "trace"]
     """Whether distprof recorded its steps, or a trace is all there is."""
     ended: str | None
@@ -290,6 +292,32 @@ class RankReport:
     """The whole traceback; None: none was kept."""
     rows_lost: int
     """Steps measured and not written, because the writer fell behind or the disk was full."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionReport:
+    """Process groups of one size that do not overlap and do the same for different ranks."""
+
+    name: str
+    """As the script names them, such as "tp"; or in words how their ranks lie, such as "2 neighbours"."""
+    given: bool
+    """Whether the script has given that name."""
+    num_ranks: int
+    """Ranks of each group."""
+    num_groups: int
+    """Number of groups."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeshReport:
+    """How the ranks are grouped, and where each of them is."""
+
+    axes: tuple[str, ...]
+    """Names of the dimensions that coordinates count along, the outermost first. Empty: none has a name."""
+    coordinates: tuple[tuple[int, ...] | None, ...]
+    """The rank's place within its group of each axis, by position in ``Report.ranks``. None: it has none."""
+    dimensions: tuple[DimensionReport, ...]
+    """Every dimension that is known: those of the axes, products of them, and those without a name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +346,7 @@ class Coverage:
     world_size: int
     """Number of ranks of the job."""
     ranks_present: tuple[int, ...]
-    """Global ranks with at least one recorded step: the statistics use these."""
+    """Global ranks with at least one recorded step, without those apart: the statistics use these."""
     ranks_missing: tuple[int, ...]
     """Ranks without a stream, or whose stream has no end although no process is known to write it."""
     steps_measured: int
@@ -403,6 +431,8 @@ class Report:
     """FLOPs per step; None: not counted."""
     ranks: tuple[RankReport, ...]
     """Every rank with a stream, in ascending order; positions elsewhere refer to this list."""
+    mesh: MeshReport | None
+    """How they are grouped. None: no process groups of some of the ranks are known that do the same for all."""
     overhead: OverheadReport | None
     """None: too few shadow steps."""
     step_times_ns: tuple[tuple[float | None, ...], ...]

@@ -138,13 +138,14 @@ class StreamWriter:
 
     def write_end(
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str],
-        unseen_per_step: float = 0.0, point_to_point: bool = False,
+        unseen_per_step: float = 0.0, point_to_point: bool = False, forwards: int | None = None,
     ) -> None:  # fmt: skip
         """Appends how the rank ended or, when the disk refuses, writes what fits into the line that was reserved."""
         end = {
             "type": "end", "ended": ended, "error": error, "traceback": traceback, "rows_lost": rows_lost,
             "notes": [*notes, *self._collectives.describe_dropped(), *self._operations.describe_dropped()],
             "unseen_per_step": unseen_per_step, "point_to_point": point_to_point,
+            **({} if forwards is None else {"forwards": forwards}),
         }  # fmt: skip
         try:
             self._append([encode_line(end)])

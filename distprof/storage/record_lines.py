@@ -36,6 +36,7 @@ class EndFields:
     notes: tuple[str, ...] = ()
     unseen_per_step: float = 0.0
     point_to_point: bool = False
+    forwards: int | None = None
 
 
 def encode_line(record: Mapping[str, object]) -> bytes:

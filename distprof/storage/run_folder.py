@@ -16,6 +16,7 @@ import numpy as np
 
 from distprof.config.decode import decode, load_json
 from distprof.errors import DataError, UsageError
+from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, KINDS, MAX_WORLD, Clock, Run, RunMeta
 from distprof.facts.writer_liveness import look_at_writer
 from distprof.storage.last_state import describe_place, read_last_stack, read_place
@@ -238,8 +239,12 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     match = partial(
         match_collectives, [info.rank for info in infos], axis=axis.astype(np.int64), world_size=meta.world_size
     )
-    collectives, parted = match([stream.collectives for stream in streams])
-    on_device, _ = match([stream.device_collectives for stream in streams], clock=Clock.DEVICE)  # they part there too
+    alike = [not other for other in detect_other_work([stream.rows for stream in streams])]
+    collectives, parted = match(
+        [stream.collectives if same else () for stream, same in zip(streams, alike, strict=True)]
+    )
+    timed = [stream.device_collectives if same else () for stream, same in zip(streams, alike, strict=True)]
+    on_device, _ = match(timed, clock=Clock.DEVICE)  # they part there too
     warnings = [*warnings, *left_out, *parted, *_warn_of_silent(streams)]
     return Run(
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,

@@ -218,3 +218,23 @@ def test_cycles_of_different_lengths_are_told() -> None:
     assert turns.told.notes == []
     (note,) = layers.told.notes
     assert note.startswith("a step is one cycle of the optimizers, and cycles are 1 to 9 optimizer steps long: ")
+
+
+def test_forwards_of_a_rank_that_never_trains_are_counted() -> None:
+    """It has an optimizer that takes no step: no step ends, with batches of a loader or without."""
+    for fetches in (False, True):
+        script = Script()
+        for _ in range(5):
+            if fetches:
+                script.fetch()
+            script.forward(grad_on=False)
+        script.search.finish()
+        assert script.told.forwards == 5 and "end" not in script.told.log
+
+
+def test_forwards_of_a_rank_that_trains_are_not() -> None:
+    script = Script()
+    script.train()
+    script.forward(grad_on=False)
+    script.train()
+    assert script.told.forwards == 0

@@ -19,7 +19,7 @@ class Told:
     """Everything in ``log``: ``begin``, phases, ``/`` for the end of one, ``<evaluation``, ``>``, ``end``, ``drop``."""
 
     def __init__(self) -> None:
-        self.open, self.own_ns = False, 0
+        self.open, self.own_ns, self.forwards = False, 0, 0
         self.user_steps = False
         self.log: list[str] = []
         self.notes: list[str] = []

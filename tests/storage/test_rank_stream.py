@@ -53,6 +53,7 @@ def write_file(path: Path, steps: int = 4, end: bool = True) -> bytes:
             notes=["n"],
             unseen_per_step=1.5,
             point_to_point=True,
+            forwards=5,
         )
     writer.close()
     return path.read_bytes()
@@ -64,7 +65,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert (stream.run_id, stream.world_size, stream.warnings) == ("r", 2, ())
     np.testing.assert_array_equal(stream.rows, np.stack([make_row(step) for step in range(4)]))
     assert stream.segments[3] == make_segments(3) and stream.info.unseen_per_step == 1.5
-    assert stream.info.point_to_point
+    assert stream.info.point_to_point and stream.info.forwards == 5
     assert (stream.info.ended, stream.info.error, stream.info.rows_lost, stream.info.notes) == (
         "failed",
         "boom",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, Clock, FloatArray, Run, RunMeta
 
 BoolArray = npt.NDArray[np.bool_]
@@ -21,7 +22,9 @@ class MeasuredSteps:
     recorded: BoolArray
     """Whether there is a row, ``[num_ranks, num_steps]``."""
     present: BoolArray
-    """Ranks with at least one row, ``[num_ranks]``."""
+    """Ranks with at least one row, ``[num_ranks]``, without those apart."""
+    apart: BoolArray
+    """Ranks that take part without training as most do, ``[num_ranks]``: they have steps of their own, or none."""
     counted: BoolArray
     """Steps that every rank present reported, not warm-up and not failed, ``[num_steps]``."""
 
@@ -32,12 +35,14 @@ class MeasuredSteps:
 
     @property
     def num_missing(self) -> int:
-        """Ranks of the job without a row: whether the others waited for them is not known."""
-        return max(self.run.meta.world_size - int(self.present.sum()), 0)
+        """Ranks of the job without a row: whether the others waited for them is not known. Not those apart."""
+        return max(self.run.meta.world_size - int(self.present.sum()) - int(self.apart.sum()), 0)
 
     def mean(self, name: str) -> FloatArray:
         """Mean of a column over the counted steps, ``[num_ranks]``; NaN: not measured on each of them."""
-        return mean_over_steps(self.run.column(name)[:, self.counted])
+        mean = mean_over_steps(self.run.column(name)[:, self.counted])
+        mean[self.apart] = np.nan
+        return mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +72,23 @@ class Timing:
 def choose_measured_steps(run: Run) -> MeasuredSteps:
     """Finds the ranks and steps that count."""
     recorded: BoolArray = np.isfinite(run.column("step"))
-    present: BoolArray = np.logical_or.reduce(recorded, axis=1)
+    apart = _detect_apart(run, recorded)
+    present: BoolArray = np.logical_or.reduce(recorded, axis=1) & ~apart
     counted: BoolArray = np.logical_and.reduce(run.measured()[present], axis=0) & bool(present.any())
-    return MeasuredSteps(run=run, recorded=recorded, present=present, counted=counted)
+    return MeasuredSteps(run=run, recorded=recorded, present=present, apart=apart, counted=counted)
+
+
+def _detect_apart(run: Run, recorded: BoolArray) -> BoolArray:
+    """A trace shows the phases that somebody has marked in it, and says nothing about what else a rank does."""
+    idle = [info.forwards is not None and not own.any() for info, own in zip(run.ranks, recorded, strict=True)]
+    if all(info.source == "recorded" for info in run.ranks):
+        return detect_other_work(list(run.rows)) | np.array(idle, dtype=np.bool_)
+    return np.array(idle, dtype=np.bool_)
 
 
 def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
     """The times of a clock; None: no rank has it on a counted step."""
-    has = np.isfinite(measured_steps.run.step_ns(clock))
+    has = np.isfinite(measured_steps.run.step_ns(clock)) & ~measured_steps.apart[:, np.newaxis]
     measured: BoolArray = np.logical_or.reduce(has[:, measured_steps.counted], axis=1)
     if not measured.any():
         return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed
+from distprof.analyze.summary.ranks import describe_other_work
 from distprof.facts.run import KINDS, Clock, Collectives, Run, name_ranks
 from distprof.report.report import Coverage
 from distprof.report.wait_report import is_sample
@@ -40,12 +41,13 @@ def report_coverage(
     present = [
         info.rank for info, there in zip(run.ranks, measured_steps.present, strict=True) if there or info.rank in traced
     ]
+    apart = {info.rank for info, aside in zip(run.ranks, measured_steps.apart, strict=True) if aside}
     at_work = {info.rank for info in run.ranks if info.last_write is not None and info.last_write.writer_lives}
     whole = (
-        {info.rank for info in run.ranks if info.source == "trace" or info.ended is not None} & set(present)
+        {info.rank for info in run.ranks if info.source == "trace" or info.ended is not None} & {*present, *apart}
     ) | at_work
     planned = _read_planned_steps(run.meta.config)
-    warmup = (run.column("warmup") == 1).any(axis=0)
+    warmup = (run.column("warmup")[~measured_steps.apart] == 1).any(axis=0)
     return Coverage(
         complete=_is_complete(measured_steps, planned),
         world_size=run.meta.world_size,
@@ -59,7 +61,14 @@ def report_coverage(
         clocks=tuple(timing.clock.value for timing in timings),
         sources=tuple(list_sources(measured_steps, timings, cycles)),
         notes=tuple(
-            dict.fromkeys([*_note_steps(measured_steps, timings, headline), *notes, *_collect_notes(measured_steps)])
+            dict.fromkeys(
+                [
+                    *_note_apart(measured_steps),
+                    *_note_steps(measured_steps, timings, headline),
+                    *notes,
+                    *_collect_notes(measured_steps),
+                ]
+            )
         ),
     )
 
@@ -81,10 +90,10 @@ def _is_complete(measured_steps: MeasuredSteps, planned: int | None) -> bool:
     if run.activity and not measured_steps.recorded.size:
         return everyone  # traces without steps
     dropped = np.array([info.rows_dropped for info in run.ranks], dtype=np.int64)
-    wanted = max(planned or 0, measured_steps.recorded.shape[1] + int(dropped.max(initial=0)))
-    return (
-        everyone and ended_well and bool((measured_steps.recorded.sum(axis=1) + dropped == wanted).all()) and wanted > 0
-    )
+    trains = ~measured_steps.apart
+    recorded = measured_steps.recorded[trains]
+    wanted = max(planned or 0, int(recorded.any(axis=0).sum()) + int(dropped.max(initial=0)))
+    return everyone and ended_well and bool((recorded.sum(axis=1) + dropped[trains] == wanted).all()) and wanted > 0
 
 
 def _read_planned_steps(config: Mapping[str, object]) -> int | None:
@@ -125,6 +134,18 @@ def _note_shared(run: Run) -> list[str]:
     return [f"ranks share a GPU ({who}): device times include the other ranks' turns"]
 
 
+def _note_apart(measured_steps: MeasuredSteps) -> list[str]:
+    """What the ranks did that do not train as the others do."""
+    by_words: dict[str, list[int]] = {}
+    for position in np.flatnonzero(measured_steps.apart).tolist():
+        words = describe_other_work(measured_steps, position)
+        by_words.setdefault(words, []).append(measured_steps.numbers[position])
+    return [
+        f"{name_ranks(ranks)}: {words}; nothing here compares that with the other ranks' steps"
+        for words, ranks in by_words.items()
+    ]
+
+
 def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
     run = measured_steps.run
     notes = [f"not readable and left out: {reason}" for reason in run.unread]
@@ -141,7 +162,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
-    left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted
+    left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted & ~measured_steps.apart[:, np.newaxis]
     if partial := int(left_out.any(axis=0).sum()):
         notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
     notes.extend(

@@ -73,6 +73,7 @@ def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> Bet
     """
     run = measured_steps.run
     between_ns = measure_counted_between(measured_steps, Clock.HOST)
+    between_ns[measured_steps.apart] = np.nan
     used: BoolArray = np.logical_and.reduce(np.isfinite(between_ns[measured_steps.present]), axis=0)
     if on_host is None or not used.any() or not measured_steps.present.any():
         return None
@@ -86,6 +87,8 @@ def report_between(measured_steps: MeasuredSteps, on_host: Timing | None) -> Bet
     cycle_ns = on_host.mean_step_ns + whole_ns
     used = known if parts_known else used
     means = {part: share * mean_over_steps(column_ns[:, used]) for part, column_ns in columns.items() if parts_known}
+    for mean_ns in means.values():
+        mean_ns[measured_steps.apart] = np.nan
     rest_ns = np.maximum(whole_ns - sum(means.values(), start=np.zeros(())), 0)
     means = {part: mean_ns for part, mean_ns in means.items() if np.nansum(mean_ns) > 0}
     return BetweenReport(

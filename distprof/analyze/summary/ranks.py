@@ -9,6 +9,7 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed, compute_own_times
 from distprof.analyze.stats.statistics import as_number
+from distprof.facts.roles import read_work
 from distprof.facts.run import FloatArray, Peak
 from distprof.report.report import FlopsReport, RankReport
 
@@ -123,6 +124,21 @@ def report_ranks(
     ]
 
 
+def describe_other_work(measured_steps: MeasuredSteps, position: int) -> str:
+    """What a rank that is apart did, in words."""
+    run, steps = measured_steps.run, int(measured_steps.recorded[position].sum())
+    if not steps:
+        forwards = run.ranks[position].forwards or 0
+        return f"no training step; {forwards:,} forward{'' if forwards == 1 else 's'} without gradients"
+    backward, optimizer = read_work(run.rows[position]) or (False, False)
+    own = f"{steps:,} step{'' if steps == 1 else 's'} of its own"
+    if not (backward or optimizer):
+        return f"no training step; forwards without gradients in {own}"
+    if backward and optimizer:
+        return f"{own}, with a backward and an optimizer"
+    return f"{own}, with {'a backward and no optimizer' if backward else 'an optimizer and no backward'}"
+
+
 def _report_rank(
     measured_steps: MeasuredSteps, position: int, reached: Efficiency, *, own_ns: float, exposed_ns: float
 ) -> RankReport:
@@ -156,6 +172,7 @@ def _report_rank(
         exposed_ns=as_number(float(exposed_ns)),
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
+        apart=describe_other_work(measured_steps, position) if measured_steps.apart[position] else None,
         source=info.source,
         ended=info.ended,
         last_write=info.last_write,

@@ -5,12 +5,13 @@ What concerns the folder is collective: the ranks agree on one, or all leave wit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -23,11 +24,12 @@ from distprof import __version__
 from distprof.config.decode import decode
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError, UsageError
+from distprof.facts.mesh import RankGroup, build_mesh, list_dimensions
 from distprof.facts.run import RankInfo, RunMeta, Work
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
 from distprof.storage.safe_open import keep_in_mind
-from distprof.world import World, collect_texts, share_text, wait_for_ranks
+from distprof.world import World, collect_texts, list_groups, share_text, wait_for_ranks
 
 PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 """Those whose versions a run keeps."""
@@ -74,6 +76,8 @@ class Streams:
     """Every rank of the job, in order."""
     apart: dict[int, StreamWriter]
     """On rank 0: files that it writes for the ranks that cannot see its folder. Empty elsewhere."""
+    groups: tuple[RankGroup, ...]
+    """The script's process groups of some of the ranks."""
 
 
 def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None) -> tuple[Path, str]:
@@ -122,15 +126,30 @@ def open_streams(
     wait_for_ranks(group)  # rank 0 has written run.json before any rank looks for it
     shared = _sees(folder, meta.run_id)
     own, refusal = _open_own(world, folder, info, make)
-    facts = json.dumps([asdict(info), shared, problem or refusal])
+    facts = json.dumps([asdict(info), shared, problem or refusal, list_groups()])
     said = [json.loads(text) for text in collect_texts(facts, group=group)]
-    for _, _, failure in said:
+    for _, _, failure, _ in said:
         if failure is not None:
             raise UsageError(failure)
     assert own is not None
-    ranks = tuple(decode(RankInfo, facts, error=DistprofError) for facts, _, _ in said)
-    unseen = [other for other, (_, visible, _) in zip(ranks, said, strict=True) if not visible]
-    return Streams(own=own, ranks=ranks, apart=_open_for_others(world, folder, unseen, group, make))
+    ranks = tuple(decode(RankInfo, facts, error=DistprofError) for facts, *_ in said)
+    unseen = [other for other, (_, visible, *_) in zip(ranks, said, strict=True) if not visible]
+    listed = dict.fromkeys((name, tuple(members)) for *_, groups in said for name, members in groups)
+    return Streams(
+        own=own, ranks=ranks, apart=_open_for_others(world, folder, unseen, group, make),
+        groups=tuple(RankGroup(name=name, ranks=members) for name, members in listed),
+    )  # fmt: skip
+
+
+def publish_groups(world: World, folder: Path, meta: RunMeta, groups: tuple[RankGroup, ...]) -> RunMeta:
+    """The facts of the job with its process groups, and on rank 0 ``run.json`` with them."""
+    if not groups:
+        return meta
+    meta = replace(meta, groups=groups, mesh=build_mesh(list_dimensions(groups, meta.world_size)))
+    if world.rank == 0:
+        with contextlib.suppress(OSError):  # a full disk is reported with the steps
+            write_meta(folder, meta)
+    return meta
 
 
 def _write_run_json(world: World, folder: Path, meta: RunMeta) -> str | None:

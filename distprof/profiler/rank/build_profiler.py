@@ -24,7 +24,7 @@ from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
-from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams
+from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams, publish_groups
 from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
@@ -226,8 +226,10 @@ class Job:
         """Returns when the ranks have met, or could not, and after so many seconds at the latest."""
         self._gather_thread.begun.wait(limit_s)
 
-    def end(self, ended: str, error: str, raised: BaseException | None, *, wait_s: float) -> None:
-        """Ends a bystander's part; waits so long, s, for other ranks that end as well."""
+    def end(self, ended: str, error: str, raised: BaseException | None, *, wait_s: float, forwards: int) -> None:
+        """Ends a bystander's part, in which there were so many forwards; waits so long, s, for other ranks that end as
+        well."""
+        self._step_writer.forwards = forwards
         self._gather_thread.begun.wait(wait_s)
         self._step_writer.end(ended, error=error or None, raised=raised)
         self._gather_thread.finish(alone=raised is not None, timeout_s=wait_s)
@@ -301,6 +303,7 @@ class Job:
         info = describe_rank(named, plan.precision, plan.hardware, own, self._peak)
         meta = describe_run(world, plan, self._run_id)
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
+        meta = publish_groups(world, folder, meta, streams.groups)
         opened = OpenRankContext(
             **{field.name: getattr(context, field.name) for field in fields(context)},
             folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),

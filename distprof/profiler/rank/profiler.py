@@ -246,6 +246,10 @@ class Profiler:
         """Adds a note for the coverage of this rank."""
         self._step_writer.note(text)
 
+    def note_forwards(self, number: int) -> None:
+        """Says that this rank has taken no step, and so many forwards without gradients."""
+        self._step_writer.forwards = number
+
     @property
     def recorder(self) -> Recorder:
         """What records the steps."""

@@ -91,7 +91,7 @@ class Recording(GuardedCalls):
         self._half_steps: HalfSteps | None = HalfSteps()
         self.in_doubt = False
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
-        self.own_ns = 0
+        self.own_ns = self.forwards = 0
         """See `distprof.observe.observer_target.ObserverTarget`."""
 
     @property
@@ -364,6 +364,8 @@ class Recording(GuardedCalls):
         if finder is not None:
             self._guard("what is found", finder.undo)
         if self._profiler is not None:
+            if not self._number and self.forwards:
+                self._guard("forwards", self._profiler.note_forwards, self.forwards)
             self._guard("the end", partial(self._profiler.close, wait_s=wait_s), error)
         self._guard("the end", self._end, error)
 

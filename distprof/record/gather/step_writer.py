@@ -67,6 +67,8 @@ class StepWriter:
         self._refused = False
         self._notes: list[str] = []
         self._exchanges = False
+        self.forwards: int | None = None
+        """Forwards without gradients of a rank that takes no step. None: it takes steps."""
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
@@ -176,6 +178,7 @@ class StepWriter:
                 self._writer.write_end(
                     ended, error=error, traceback=traceback, rows_lost=lost, notes=[*map(self._clean, self._notes)],
                     unseen_per_step=0.0 if unseen is None else unseen.per_step, point_to_point=self._exchanges,
+                    forwards=self.forwards or None,
                 )  # fmt: skip
             except OSError as failure:
                 self.refuse("the end of this rank was not written", failure)

@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.facts.run import FloatArray
 from distprof.render.markup import show
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.trace_rows import DEVICE_PARTS
 from distprof.render.units import format_time
@@ -33,7 +34,10 @@ def draw_phases(report: Report, clock: str) -> str:
     shown = f"{left_out:,} ranks that do not stand out are not drawn. " if left_out else ""
     legend = "".join(f'<li><i class="p-{phase.phase}"></i>{phase.phase}</li>' for phase in phases)
     names = [(f"p-{phase.phase}", phase.phase) for phase in phases]
-    bars = [(report.ranks[position].rank, [*table[:, position]]) for position in positions]
+    ranks = [report.ranks[position].rank for position in positions]
+    bars = [
+        (rank, name_rank(report, rank), [*table[:, position]]) for rank, position in zip(ranks, positions, strict=True)
+    ]
     return (
         f'<ul class="legend">{legend}</ul>{_draw_bars(bars, names, longest_ns, "Time per phase and rank")}'
         f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
@@ -47,17 +51,21 @@ def draw_devices(devices: Sequence[DeviceReport]) -> str:
         return ""
     legend = "".join(f'<li><i class="d-{head}"></i>{meaning}</li>' for head, _, meaning in DEVICE_PARTS)
     names = [(f"d-{head}", head) for head, *_ in DEVICE_PARTS]
-    bars = [(device.rank, [float(getattr(device, field)) for _, field, _ in DEVICE_PARTS]) for device in devices]
+    bars = [
+        (device.rank, f"rank {device.rank}", [float(getattr(device, field)) for _, field, _ in DEVICE_PARTS])
+        for device in devices
+    ]
     drawn = _draw_bars(bars, names, longest_ns, "Device time by rank")
     return f'<ul class="legend">{legend}</ul>{drawn}<p>The longest bar is {format_time(longest_ns)}.</p>'
 
 
 def _draw_bars(
-    bars: Sequence[tuple[int, Sequence[float]]], names: Sequence[tuple[str, str]], longest_ns: float, title: str
+    bars: Sequence[tuple[int, str, Sequence[float]]], names: Sequence[tuple[str, str]], longest_ns: float, title: str
 ) -> str:
-    """A bar per rank, of the times of its parts, ns; NaN: not measured. ``names``: each part's class, and its name."""
+    """A bar per rank, with what it is called and the times of its parts, ns; NaN: not measured. ``names``: each part's
+    class, and its name."""
     shapes = []
-    for row, (rank, times_ns) in enumerate(bars):
+    for row, (rank, place, times_ns) in enumerate(bars):
         top, x = row * (BAR + GAP), float(LEFT)
         shapes.append(f'<text x="{LEFT - 8}" y="{top + 14}" class="end">rank {rank}</text>')
         for (kind, name), time_ns in zip(names, times_ns, strict=True):
@@ -65,7 +73,7 @@ def _draw_bars(
             if width > 0.05:
                 shapes.append(
                     f'<rect class="{kind}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
-                    f"<title>rank {rank}: {name} {format_time(time_ns)}</title></rect>"
+                    f"<title>{place}: {name} {format_time(time_ns)}</title></rect>"
                 )
             x += width
     return frame(shapes, len(bars) * (BAR + GAP), title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
+from distprof.render.sections.rank_names import describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -61,9 +62,11 @@ def look_up_verdict_cause(report: Report) -> CauseReport | None:
     return next((cause for cause in same if cause.kind not in ONE_RANK or cause.rank == verdict.rank), None)
 
 
-def name_cause(cause: CauseReport, extra: str = "") -> str:
-    """A few words: ``rank 5 (backward)``. ``extra`` stands behind the phase."""
+def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None) -> str:
+    """A few words: ``rank 5 (backward)``. ``extra`` stands behind the phase, and the rank's coordinates before it."""
     inside = " ".join(word for word in (_name_part(cause), extra) if word)
+    place = "" if report is None or cause.rank is None else describe_place(report, cause.rank)
+    inside = "; ".join(words for words in (place, inside) if words)
     phase = f" ({inside})" if inside else ""
     if cause.kind is VerdictKind.SLOW_LINK:
         return name_link(cause.hosts)
@@ -205,14 +208,14 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [
-        what, _show_where(cause), _show_when(cause, report),
+        what, _show_where(cause, report), _show_when(cause, report),
         "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
         *_show_saved(cause, report), *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
 
 
-def _show_where(cause: CauseReport) -> str:
-    who = name_hosts(cause.hosts) or ("" if cause.rank is None else f"rank {cause.rank}")
+def _show_where(cause: CauseReport, report: Report) -> str:
+    who = name_hosts(cause.hosts) or ("" if cause.rank is None else name_rank(report, cause.rank))
     return ", ".join(text for text in (who, _name_part(cause)) if text) or "all ranks"
 
 
@@ -270,7 +273,7 @@ def format_gain(report: Report, shorter: str) -> str:
     if len(partners) == 1:
         other = partners[0].saved_after_others_ratio.value
         both = verdict_cause.saved_if_only_this_ratio.value + other
-        stays = f"as long as {name_cause(partners[0])} stays as it is"
+        stays = f"as long as {name_cause(partners[0], report=report)} stays as it is"
         return f"{shorter} {stays}; fixing both makes them {show_point(both, 'shorter')}"
     more = show_share(verdict_cause.saved_after_others_ratio)
     return f"{shorter} as long as the other causes stay, or {more} once they are fixed"
@@ -316,7 +319,7 @@ def name_beside(report: Report, cause: CauseReport) -> str:
     """A cause that is not the verdict's: ``communication``, ``2 stalls of no particular rank``."""
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
     number = "" if cause.events is None else f"{cause.events:,} "
-    name = name_cause(cause)
+    name = name_cause(cause, report=report)
     return f"{rest}{number}{name if cause.events != 1 else name.replace('stalls', 'stall', 1)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distprof.facts.run import Clock, name_ranks
 from distprof.render.sections.cause_words import NAME_LIMIT
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.sections.verdict import describe_stall
@@ -39,7 +40,7 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
         ("hosts' clocks", describe_clocks(report)),
         ("devices' clocks", describe_device_clocks(report)),
         *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
-        *(("stall", describe_stall(stall)) for stall in report.stalls),
+        *(("stall", describe_stall(stall, name_rank(report, stall.rank))) for stall in report.stalls),
         *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),
     ]
     if (more := len(facts.notes) - max_notes) > 0:

@@ -67,7 +67,11 @@ def _describe_end(rank: RankReport) -> End | None:
         severity, one, several = _describe_silence(rank, f" {since}" if started or not rank.error else "")
         return severity, one + error, several + error
     if rank.ended == "completed":
-        return None if started else (0, "is missing: it recorded no step", "are missing: they recorded no step")
+        return (
+            None
+            if started or rank.apart
+            else (0, "is missing: it recorded no step", "are missing: they recorded no step")
+        )
     if rank.error in _BY_ITSELF:
         one, several = _BY_ITSELF[rank.error]
         return 3, f"{one} {since}", f"{several} {since}"

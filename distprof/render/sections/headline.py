@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distprof.facts.run import name_ranks
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import (
@@ -107,14 +108,14 @@ def describe_busiest(report: Report) -> str:
     which = "of the ranks present, " if set(report.coverage.ranks_missing) - there else ""
     if not busiest.stands_out:
         return (
-            f"{which}no outlier: rank {busiest.rank} does the most work, "
+            f"{which}no outlier: {name_rank(report, busiest.rank)} does the most work, "
             f"{format_time(busiest.excess_ns)} per step above the others' median"
         )
     where = "in no single phase more than the others"
     if busiest.phase is not None:
         where = f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
     return (
-        f"{which}rank {busiest.rank} spends {format_time(busiest.own_ns)} of its own per step, "
+        f"{which}{name_rank(report, busiest.rank)} spends {format_time(busiest.own_ns)} of its own per step, "
         f"{format_time(busiest.excess_ns)} more than the median of the others, {where}"
     )
 

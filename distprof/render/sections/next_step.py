@@ -14,6 +14,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
 )
 from distprof.render.sections.hangs import describe_hang
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
 from distprof.report.report import Report
@@ -67,7 +68,7 @@ def _is_worth_it(report: Report) -> bool:
 def _advise_named(report: Report, verdict: Verdict) -> str | None:
     match verdict.kind:
         case VerdictKind.SLOW_RANK | VerdictKind.SLOW_HOST:
-            who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else f"rank {verdict.rank}"
+            who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else name_rank(report, verdict.rank)
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
@@ -81,7 +82,7 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens"
             )
         case VerdictKind.STALLS:
-            who = "all ranks" if verdict.rank is None else f"rank {verdict.rank}"
+            who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"
     return None
 

@@ -22,6 +22,7 @@ from distprof.render.sections.hangs import HEADS, show_states
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
 from distprof.render.units import (
@@ -79,9 +80,9 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
         steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
         steps += f" (missing: {clean_text(name_ranks(coverage.ranks_missing), 30)})"
     left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} warm-up"]
-    rows = sum(coverage.steps_measured + coverage.steps_warmup < rank.steps_recorded for rank in report.ranks)
-    if rows:
-        most = max(rank.steps_recorded for rank in report.ranks)
+    recorded = [rank.steps_recorded for rank in report.ranks if rank.apart is None]
+    if any(coverage.steps_measured + coverage.steps_warmup < steps for steps in recorded):
+        most = max(recorded)
         left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} unrecorded")
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
@@ -165,18 +166,18 @@ def show_parts(report: Report, most: int) -> Section:
     if len(ranks) == 1:
         cells = [[row.name, format_milliseconds(row.mean_ns[0]), format_ratio(row.share_ratio)] for row in rows]
         return Section(key="screen_parts", title="", columns=make_columns((name, "mean", share), cells))
-    cells = [[row.name, *_show_spread(row, ranks), format_ratio(row.share_ratio)] for row in rows]
+    cells = [[row.name, *_show_spread(report, row, ranks), format_ratio(row.share_ratio)] for row in rows]
     heads = (name, "min", "median", "max", "max on", share)
     return Section(key="screen_parts", title="", columns=make_columns(heads, cells))
 
 
-def _show_spread(row: PartRow, ranks: Sequence[int]) -> list[str]:
+def _show_spread(report: Report, row: PartRow, ranks: Sequence[int]) -> list[str]:
     known = [(value, -position) for position, value in enumerate(row.mean_ns) if value is not None]
     if not known:
         return [""] * 4
     values = [value for value, _ in known]
     shown = [format_milliseconds(value) for value in (min(values), statistics.median(values), max(values))]
-    return [*shown, f"rank {ranks[-max(known)[1]]}" if shown[0] != shown[2] else ""]
+    return [*shown, name_rank(report, ranks[-max(known)[1]]) if shown[0] != shown[2] else ""]
 
 
 def show_causes(report: Report, most: int) -> Section:

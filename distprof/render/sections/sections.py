@@ -13,6 +13,7 @@ from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
 from distprof.render.sections.pipeline import show_pipeline
+from distprof.render.sections.rank_names import describe_place, name_groups, read_dimension
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
@@ -172,7 +173,7 @@ def _list_notes(step: StepReport, between: BetweenReport | None, *, recorded: bo
 
 RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
 DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
-TEXTS = ("host", "device")
+TEXTS = ("place", "host", "device", "did")
 NAME_LIMIT, DEVICE_LIMIT = 160, 12
 """Characters of a host's or a device's name, and of a device such as ``cuda:0``."""
 
@@ -213,8 +214,16 @@ def list_rank_sections(report: Report) -> list[Section]:
     left_out = len(report.ranks) - len(ranks)
     hosts = {rank.host for rank in report.ranks}
     own = "own, ms" if report.phases else "step, ms"
-    columns = make_columns(("rank", "host", "device", own, *RANK_HEADS), _list_ranks(report, positions), TEXTS)
-    hidden = {*(["host"] if len(hosts) == 1 else []), *([] if left_out else [own])}
+    columns = make_columns(
+        ("rank", "place", "host", "device", own, *RANK_HEADS, "did"), _list_ranks(report, positions), TEXTS
+    )
+    placed = any(describe_place(report, rank.rank) for rank in ranks)
+    hidden = {
+        *([] if placed else ["place"]),
+        *([] if any(rank.apart for rank in ranks) else ["did"]),
+        *(["host"] if len(hosts) == 1 else []),
+        *([] if left_out else [own]),
+    }
     columns = tuple(column for column in columns if column.head not in hidden and (column.has_values() or not traced))
     rows = [] if traced else [_list_device(rank) for rank in ranks]
     devices = make_columns(DEVICE_HEADS, rows, TEXTS, non_empty_only=True)
@@ -240,11 +249,12 @@ def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
     own_ns = list_own_times(report)
     return [
         [
-            str(rank.rank), clean_text(rank.host, NAME_LIMIT), clean_text(rank.device_name or rank.device, NAME_LIMIT),
-            format_milliseconds(own_ns[position]),
+            str(rank.rank), describe_place(report, rank.rank), clean_text(rank.host, NAME_LIMIT),
+            clean_text(rank.device_name or rank.device, NAME_LIMIT), format_milliseconds(own_ns[position]),
             format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip(), format_ratio(rank.mfu_ratio),
             format_bytes(rank.memory_peak_bytes), format_bytes(rank.memory_bytes),
             NOT_MEASURED if rank.last_step is None else str(rank.last_step), name_end(rank),
+            clean_text(rank.apart, TEXT_LIMIT) if rank.apart else "",
         ]
         for position, rank in ((position, report.ranks[position]) for position in positions)
     ]  # fmt: skip
@@ -296,30 +306,30 @@ BANDWIDTH_HEADS = (
     "collective", "size", "group", "ranks", "count", "transfer", "algorithm", "bus bandwidth", "slowest group",
 )  # fmt: skip
 SLOWEST = BANDWIDTH_HEADS[-1]
-GROUP_LIMIT = 24
 
 
 def show_bandwidths(report: Report) -> Section:
     """A row per kind, size and shape of group; of several groups, the one in the middle."""
     alike: dict[tuple[object, ...], list[BandwidthReport]] = {}
     for item in report.bandwidths:
-        key = (item.kind, item.least_bytes, item.most_bytes, item.num_ranks, len(item.hosts))
+        size = (item.least_bytes, item.most_bytes)
+        key = (read_dimension(report, item.group), item.kind, *size, item.num_ranks, len(item.hosts))
         alike.setdefault(key, []).append(item)
-    columns = make_columns(BANDWIDTH_HEADS, [_show_bandwidth(items) for items in alike.values()])
+    columns = make_columns(BANDWIDTH_HEADS, [_show_bandwidth(report, items) for items in alike.values()])
     return Section(
         key="bandwidths", title="bandwidth: of a transfer, by size of the whole buffer; as nccl-tests define it",
         columns=tuple(column for column in columns if column.head != SLOWEST or column.has_values()),
     )  # fmt: skip
 
 
-def _show_bandwidth(items: Sequence[BandwidthReport]) -> list[str]:
+def _show_bandwidth(report: Report, items: Sequence[BandwidthReport]) -> list[str]:
     first = items[0]
-    name = clean_text(first.group, GROUP_LIMIT) if len(items) == 1 else f"{len(items):,} groups"
+    name = name_groups(report, [item.group for item in items])
     return [
         first.kind, _show_size(first), name, f"{first.num_ranks:,}", f"{sum(item.count for item in items):,}",
         format_time(_median_of_known([item.transfer_ns for item in items])),
         format_bandwidth(_median_of_known([item.algorithm_bytes_per_s for item in items])),
-        format_bandwidth(_median_of_known([item.bus_bytes_per_s for item in items])), _name_slowest(items),
+        format_bandwidth(_median_of_known([item.bus_bytes_per_s for item in items])), _name_slowest(report, items),
     ]  # fmt: skip
 
 
@@ -333,9 +343,9 @@ def _median_of_known(values: Sequence[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _name_slowest(items: Sequence[BandwidthReport]) -> str:
+def _name_slowest(report: Report, items: Sequence[BandwidthReport]) -> str:
     known = [item for item in items if item.bus_bytes_per_s is not None]
     if len(items) == 1 or not known:
         return "" if len(items) == 1 else NOT_MEASURED
     slowest = min(known, key=lambda item: item.bus_bytes_per_s or 0.0)
-    return f"{clean_text(slowest.group, GROUP_LIMIT)}: {format_bandwidth(slowest.bus_bytes_per_s)}"
+    return f"{name_groups(report, [slowest.group])}: {format_bandwidth(slowest.bus_bytes_per_s)}"

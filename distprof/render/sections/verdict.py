@@ -26,6 +26,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
+from distprof.render.sections.rank_names import name_groups, name_rank, read_dimension
 from distprof.render.units import (
     clean_text,
     format_bytes,
@@ -139,7 +140,7 @@ def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, rea
 def _describe_late(report: Report, verdict: Verdict) -> str:
     hosts = [clean_text(host, NAME_LIMIT) for host in verdict.hosts]
     own = [rank for rank in report.ranks if rank.host in verdict.hosts] if hosts else [None]
-    name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else f"rank {verdict.rank}"
+    name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else name_rank(report, verdict.rank)
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
     sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(report, verdict)}"
@@ -192,7 +193,7 @@ def _describe_neighbour(report: Report) -> str:
         short = min(verdict_cause.last_step - verdict_cause.first_step, cause.last_step - cause.first_step)
         if cause is verdict_cause or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
             continue
-        name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns))
+        name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns), report)
         same = cause.rank is not None and cause.rank == verdict_cause.rank
         if cause.first_step < verdict_cause.first_step:
             return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
@@ -229,7 +230,7 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
             start += f", {format_ratio(explained)} of that"
         elif alike and not one and verdict.rank is not None:
             start += ", all"
-    who = "" if verdict.rank is None else f"because of rank {verdict.rank}"
+    who = "" if verdict.rank is None else f"because of {name_rank(report, verdict.rank)}"
     often = "" if verdict_cause is None or verdict_cause.period is None else f", {format_period(verdict_cause)}"
     sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word) + often
     if verdict.lost_ratio is None:
@@ -272,21 +273,37 @@ def list_waits(report: Report) -> list[list[str]]:
     mixed = len({item.clock for item in report.waits}) > 1
     alike: dict[tuple[object, ...], list[WaitReport]] = {}
     for item in report.waits:
-        key = (item.kind, item.phase, item.clock, item.count_per_step, item.bytes_per_step, item.members_missing > 0)
+        dimension = read_dimension(report, item.group)
+        key = (
+            dimension,
+            item.kind,
+            item.phase,
+            item.clock,
+            item.count_per_step,
+            item.bytes_per_step,
+            item.members_missing > 0,
+        )
         alike.setdefault(key, []).append(item)
     rows = []
     for items in alike.values():
-        rows += [items] if len(items) > MAX_GROUPS else [[item] for item in items]
+        together = len(items) > MAX_GROUPS or read_dimension(report, items[0].group)
+        rows += [items] if together else [[item] for item in items]
     return [
         [
-            clean_text(f"{items[0].kind} in {items[0].phase}", NAME_LIMIT)
+            clean_text(_name_collective(report, items[0]), NAME_LIMIT)
             + " (host clock)" * (mixed and items[0].clock == "host"),
-            f"{len(items):,} groups" if len(items) > 1 else clean_text(items[0].group, 24),
+            name_groups(report, [item.group for item in items]),
             str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
             format_range([item.transfer_ns for item in items], format_time), _show_last(report, items),
         ]
         for items in rows
     ]  # fmt: skip
+
+
+def _name_collective(report: Report, item: WaitReport) -> str:
+    """What it is and in which phase, after the dimension whose groups issue it."""
+    dimension = read_dimension(report, item.group)
+    return f"{dimension}: " * bool(dimension) + f"{item.kind} in {item.phase}"
 
 
 def _show_waits(items: Sequence[WaitReport]) -> str:
@@ -310,9 +327,13 @@ def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
     return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
 
 
-def describe_stall(stall: Stall) -> str:
-    """An unusually long step, in a sentence."""
-    who = f"rank {stall.rank}, {stall.phase}" if stall.rank is not None else f"no rank alone was late ({stall.phase})"
+def describe_stall(stall: Stall, who: str = "") -> str:
+    """An unusually long step, in a sentence. ``who``: the rank's name, if it has more than its number."""
+    who = (
+        f"{who or f'rank {stall.rank}'}, {stall.phase}"
+        if stall.rank is not None
+        else f"no rank alone was late ({stall.phase})"
+    )
     if stall.phase is None:
         who = "recording was off in this step (a shadow step), so the phase is unknown"
     return f"step {stall.step} took {format_time(stall.lost_ns)} longer than usual: {who}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.render.sections.cause_words import KINDS, list_causes, look_up_verdict_cause, name_cause
+from distprof.render.sections.rank_names import describe_place
 from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import clean_text, format_bytes
@@ -107,7 +108,7 @@ def describe_alert(report: Report) -> tuple[str, str] | None:
     if not report.verdict.critical:
         return None
     verdict_cause = look_up_verdict_cause(report)
-    what = KINDS[report.verdict.kind] if verdict_cause is None else name_cause(verdict_cause)
+    what = KINDS[report.verdict.kind] if verdict_cause is None else name_cause(verdict_cause, report=report)
     title = clean_text(f"{report.name}: critical: {what}", TITLE_LIMIT)
     return title, clean_text(describe_verdict(report), TEXT_LIMIT)
 
@@ -176,14 +177,16 @@ def make_table(report: Report) -> LoggedTable:
     steps = next((step.mean_ns for step in report.steps if step.clock == clock), (None,) * len(report.ranks))
     between = () if report.between is None else report.between.parts
     means = [*(phase.mean_ns for phase in phases), *(part.mean_ns for part in between)]
+    places = [] if report.mesh is None or not report.mesh.axes else ["place"]
     columns = (
-        "rank", "host", "device", "clock", "step_ms", "own_ms", "exposed_ms",
+        "rank", *places, "host", "device", "clock", "step_ms", "own_ms", "exposed_ms",
         *(f"{phase.phase}_ms" for phase in phases), *(f"{part.part.replace(' ', '_')}_host_ms" for part in between),
         "achieved_flops_per_s", "mfu_ratio", "memory_bytes", "memory_peak_bytes",
     )  # fmt: skip
     rows: list[Row] = [
         [
-            rank.rank, clean_text(rank.host), clean_text(rank.device_name or rank.device), clock,
+            rank.rank, *(describe_place(report, rank.rank) for _ in places),
+            clean_text(rank.host), clean_text(rank.device_name or rank.device), clock,
             to_ms(steps[position]), to_ms(rank.own_ns), to_ms(rank.exposed_ns),
             *(to_ms(mean_ns[position]) for mean_ns in means),
             rank.achieved_flops_per_s, rank.mfu_ratio, rank.memory_bytes, rank.memory_peak_bytes,

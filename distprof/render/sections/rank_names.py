@@ -1,0 +1,41 @@
+"""Ranks and process groups by name: a rank with its coordinates, where the job has a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.render.units import clean_text
+from distprof.report.report import Report
+
+GROUP_LIMIT, MESH_GROUP_LIMIT = 24, 36
+_AXIS_LIMIT = 16
+
+
+def name_rank(report: Report, rank: int | None) -> str:
+    """``rank 5 (dp 1, tp 0)``; without a mesh ``rank 5``."""
+    place = describe_place(report, rank)
+    return f"rank {rank} ({place})" if place else f"rank {rank}"
+
+
+def describe_place(report: Report, rank: int | None) -> str:
+    """``dp 1, tp 0``; empty: the rank has no coordinates."""
+    mesh = report.mesh
+    position = next((at for at, each in enumerate(report.ranks) if each.rank == rank), None)
+    if mesh is None or position is None or (place := mesh.coordinates[position]) is None:
+        return ""
+    return ", ".join(f"{clean_text(axis, _AXIS_LIMIT)} {at}" for axis, at in zip(mesh.axes, place, strict=True))
+
+
+def read_dimension(report: Report, group: str) -> str:
+    """The dimension in a group's name; empty: it is of none."""
+    name = group.rpartition(" (")[0]
+    known = () if report.mesh is None else report.mesh.dimensions
+    return name if any(each.name == name for each in known) else ""
+
+
+def name_groups(report: Report, groups: Sequence[str]) -> str:
+    """One group by name, or of several of one dimension their number: ``tp, 512 groups``."""
+    if len(groups) == 1:
+        return clean_text(groups[0], GROUP_LIMIT if report.mesh is None else MESH_GROUP_LIMIT)
+    name = read_dimension(report, groups[0])
+    return f"{clean_text(name, GROUP_LIMIT)}, {len(groups):,} groups" if name else f"{len(groups):,} groups"
