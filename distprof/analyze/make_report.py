@@ -10,8 +10,6 @@ import numpy as np
 
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
-from distprof.analyze.causes.find_causes import find_causes
-from distprof.analyze.causes.slow_module import find_slow_module
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
@@ -53,9 +51,15 @@ def analyze(run: Run) -> Report:
     reached = measure_efficiency(measured_steps, headline)
     cycles = build_cycles(measured_steps, headline)
     short = explain_shortage(measured_steps, cycles)
-    cause_costs = None if short else find_causes(measured_steps, cycles)
+    cause_costs = None
+    if not short:
+        from distprof.analyze.causes.find_causes import find_causes  # the finders: not for a trace of a few steps
+
+        cause_costs = find_causes(measured_steps, cycles)
     verdict = choose_verdict(measured_steps, cycles, cause_costs)
     if run.modules:
+        from distprof.analyze.causes.slow_module import find_slow_module
+
         verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s

@@ -71,13 +71,17 @@ def run_verb(arguments: list[str]) -> int:
         for words, instead in ELSEWHERE.items():
             if " ".join(arguments[:2] if " " in words else arguments[:1]) == words:
                 raise UsageError(f"{words}: {instead}")
-        asked = VERBS.get(arguments[0])
-        module = None if asked is None else cast(VerbModule, importlib.import_module(asked.module))
-        options = _make_parser(arguments[0], module).parse_args(arguments)
-        if module is None:
+        if (asked := VERBS.get(arguments[0])) is None:
+            _make_parser().parse_args(arguments)
             print(__version__)
             return EXIT_OK
-        return module.run(options)
+        module = cast(VerbModule, importlib.import_module(asked.module))
+        parser = Parser(
+            prog=f"distprof {arguments[0]}", description=module.DESCRIPTION, epilog=module.EPILOG,
+            formatter_class=ParagraphFormatter,
+        )  # fmt: skip
+        module.add_options(parser)
+        return module.run(parser.parse_args(arguments[1:]))
 
     return run_safely(run, arguments[0], arguments)
 
@@ -127,22 +131,14 @@ class ParagraphFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
-def _make_parser(verb: str, module: VerbModule | None) -> argparse.ArgumentParser:
-    """A parser that knows all verbs by name, and the options of this one."""
+def _make_parser() -> argparse.ArgumentParser:
+    """A parser that knows all verbs by name, and what to say of any other."""
     parser = Parser(
         prog="distprof", epilog="Anything else is a training job: see distprof --help.",
         description="Where each rank's time went, which rank held the others up, and what fixing it would buy.",
     )  # fmt: skip
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, row in VERBS.items():
-        if name != verb or module is None:
-            verbs.add_parser(name, help=row.help)
-            continue
-        module.add_options(
-            verbs.add_parser(
-                name, help=row.help, description=module.DESCRIPTION, epilog=module.EPILOG,
-                formatter_class=ParagraphFormatter,
-            )
-        )  # fmt: skip
+        verbs.add_parser(name, help=row.help)
     verbs.add_parser("version", help=VERSION_HELP)
     return parser

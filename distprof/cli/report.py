@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
     folder = _choose_folder(options)
     written = None if options.no_write else _write(folder, recorded, report)
     made = () if written is None else written.names
-    console = Console(width=options.width)
+    console = Console(width=options.width, emoji=False)  # a name such as a:star:b is printed as it is
     if options.details:
         render_terminal(report, console)
     else:

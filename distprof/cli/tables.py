@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     if options.csv is not None:
         _write(shares, names, options.csv)
         return code
-    console = Console(width=options.width)
+    console = Console(width=options.width, emoji=False)  # a name such as a:star:b is printed as it is
     for share in shares:
         for name in names:
             table = _make(name, share)

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -26,8 +27,9 @@ from distprof.config.schema import Config, WandbConfig, decode
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, DistprofError, UsageError
 from distprof.record.stalls.signals import SignalWatch
 from distprof.render.units import clean_text, strip_controls
-from distprof.render.wandb.wandb_log import end_service, require_wandb
-from distprof.world import Identity, join, leave, read_identity, resolve_device_type
+
+if TYPE_CHECKING:
+    from distprof.world import Identity
 
 REFUSAL_GRACE_S = 10.0
 """How long the other ranks give rank 0 to print its message; the launcher ends them earlier."""
@@ -62,12 +64,14 @@ def run_training(arguments: list[str], signals: SignalWatch | None = None) -> No
 
 
 def _train(arguments: list[str], signals: SignalWatch | None) -> None:
-    identity = read_identity()
     request = read_request(arguments)
     if request.shows_only:
-        if identity.rank == 0:
+        if os.environ.get("RANK", "0") == "0":
             _show(request, arguments)
         return
+    from distprof.world import join, leave, read_identity  # imports torch: not needed to show a configuration
+
+    identity = read_identity()
     jobs = compose(request, launched=identity.launched, arguments=arguments)
     if jobs and jobs[0].sweep_dir is not None:
         from distprof.cli.sweep.command import run_sweep
@@ -75,7 +79,7 @@ def _train(arguments: list[str], signals: SignalWatch | None) -> None:
         console = Console(soft_wrap=False)
         leave_now(run_sweep(jobs, request, arguments=arguments, console=console, signals=signals))
     configs = [_decode(job.values, identity) for job in jobs]
-    from distprof.train.job import run_job  # imports torch.distributed: not needed for --help or usage errors
+    from distprof.train.job import run_job  # imports torch.distributed: not needed for usage errors
 
     console, exit_code = Console(soft_wrap=False), EXIT_OK
     for job, config in zip(jobs, configs, strict=True):
@@ -97,9 +101,13 @@ def _show(request: JobRequest, arguments: list[str]) -> None:
 
 
 def _decode(values: dict[str, object], identity: Identity) -> Config:
+    from distprof.world import resolve_device_type
+
     config = decode(Config, values)
     check(config, world_size=identity.world_size, device_type=resolve_device_type(config.device))
     if isinstance(config.logger, WandbConfig):
+        from distprof.render.wandb.wandb_log import require_wandb
+
         require_wandb()
     return config
 
@@ -115,6 +123,10 @@ def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
 
 def _is_led() -> bool:
     """Whether another process is rank 0; false if the launcher's variables make no sense, as nobody would print."""
+    if "RANK" not in os.environ:
+        return False
+    from distprof.world import read_identity
+
     try:
         return read_identity().rank != 0
     except UsageError:
@@ -158,7 +170,10 @@ def leave_now(exit_code: int) -> None:
         if type(item) is tempfile.TemporaryDirectory:  # such as wandb's, which Python would delete
             with contextlib.suppress(OSError):
                 item.cleanup()
-    end_service(only_stopped=True)
+    if "wandb" in sys.modules:
+        from distprof.render.wandb.wandb_log import end_service
+
+        end_service(only_stopped=True)
     sys.stdout.flush()
     sys.stderr.flush()
     if "NVTX_INJECTION64_PATH" in os.environ and threading.current_thread() is threading.main_thread():

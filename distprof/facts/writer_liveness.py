@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ def look_at_writer(descriptor: int, header: Mapping[str, Any]) -> LastWrite:
     return LastWrite(
         at_utc=datetime.fromtimestamp(int(written_s), UTC).isoformat(),
         ago_s=round(max(time.time() - written_s, 0.0), 3),
-        writer_lives=None if lives is False and name != socket.gethostname() else lives,
+        writer_lives=None if lives is False and name != os.uname().nodename else lives,
     )
 
 

@@ -99,7 +99,7 @@ def test_fault_11_without_wandb_the_job_is_refused_before_the_ranks_meet(
     arguments = ["train=gpt2_tiny", "strategy=single", "device=cpu", "logger=wandb"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["distprof", *arguments])
-    monkeypatch.setattr(application, "join", join)
+    monkeypatch.setattr("distprof.world.join", join)
     monkeypatch.setattr(wandb_log.importlib.util, "find_spec", lambda name: None)
     assert run(monkeypatch, arguments) == 2
     told = capsys.readouterr().err

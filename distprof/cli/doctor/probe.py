@@ -23,7 +23,6 @@ from pathlib import Path
 
 from distprof.config.decode import decode
 from distprof.errors import DataError
-from distprof.render.wandb.wandb_log import is_logged_in
 from distprof.traces.nsys.nsys_tool import Nsys, find_nsys
 
 UNLIMITED = -1
@@ -146,6 +145,8 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
         runs_dir: Where runs would be written; need not exist.
         environment: The environment variables.
     """
+    from distprof.render.wandb.wandb_log import is_logged_in  # brings the analysis with it: not needed for --help
+
     torch_process = _start_torch_probe()
     folder, problem = _locate_folder(Path(runs_dir))
     files, locked, core = (

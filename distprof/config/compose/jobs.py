@@ -28,7 +28,6 @@ from distprof.config.redact import is_secret_name, redact, secret_values
 from distprof.config.schema import Config, LoggerName
 from distprof.config.suggest import suggest
 from distprof.errors import UsageError
-from distprof.world import resolve_device_type
 
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,}]+),([^,}]+)\}")
 _ABOUT_SWEEP = re.compile(
@@ -66,7 +65,8 @@ def compose(request: JobRequest, *, launched: bool, arguments: Sequence[str]) ->
     """
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints errors itself and exits with code 1
-    resolve_device_type("auto")  # may start a driver, which must not count as composition time
+    if not request.shows_only or request.flags.resolve or request.flags.info:
+        _resolve_device_type()  # may start a driver, which must not count as composition time
     secrets = secret_values(arguments)
     try:
         hydra = make_hydra(request, secrets)
@@ -160,7 +160,13 @@ def _by_device(accelerator: object, cpu: object, *, _root_: DictConfig) -> objec
 
 def _device_type(config: DictConfig) -> str:
     wanted = str(config.get("device"))
-    return wanted if wanted in ("cpu", "cuda") else resolve_device_type("auto")  # availability is checked later
+    return wanted if wanted in ("cpu", "cuda") else _resolve_device_type()  # availability is checked later
+
+
+def _resolve_device_type() -> str:
+    from distprof.world import resolve_device_type  # imports torch: not needed for --help
+
+    return resolve_device_type("auto")
 
 
 @bounded()
