@@ -118,7 +118,7 @@ def _test_part(
         independent = (1 - autocorrelation**period) / (1 + autocorrelation**period)
         for row in np.flatnonzero(_may_be_rare(sums.max(axis=1), turns[first], len(steps), alpha_per_test)).tolist():
             number, acts = int(turns[first[row]]), phase == first[row]
-            if number < MIN_TURNS:
+            if not MIN_TURNS <= number < len(steps):  # all, where collectives are timed in every k-th step
                 continue
             apart = max(1 / independent, fold_inflation(scaled[row], acts, period))
             places = score_places(behind_ns[row])

@@ -118,6 +118,13 @@ def test_heavy_tails_are_no_rhythm() -> None:
         assert find(own_ns) == []
 
 
+def test_steps_that_are_all_of_one_turn_show_no_period() -> None:
+    """Single collectives are timed in every fourth step, so that each of these is of the same turn of 2 and of 4."""
+    cycles = make_cycles(draw_own(np.random.default_rng(6), 4, 60, sigma=0.3))
+    sampled = dataclasses.replace(cycles, steps=np.arange(0, 240, 4))
+    assert detect(sampled, detect_periodic_ranks) == []
+
+
 def test_places_in_order_by_hand() -> None:
     """1, 1, 3, 9 have the places -1, -1, 0.5, 1.5 about their mean; their variance is 9 / 8."""
     places = score_places(np.array([3.0, 1.0, 1.0, 9.0]))
