@@ -139,15 +139,24 @@ def mark_occasions(own_ns: FloatArray, usual_cycle_ns: float, part: Part) -> Boo
         usual_cycle_ns: The usual length of a cycle.
         part: What it is.
     """
-    common_ns = own_ns.min(axis=0)
+    common_ns, least_ns = own_ns.min(axis=0), EVENT_RATIO * usual_cycle_ns
     if not np.isfinite(common_ns).all() or not common_ns.any():
         return np.zeros(len(common_ns), dtype=bool)
+    _, found = _mark_far(common_ns, least_ns)
+    if not found.any():
+        return found
+    over_ns = own_ns - estimate_usual(own_ns)[0][:, None]  # a rank may be quicker than all others, but for its events
+    common_ns, found = _mark_far(over_ns.min(axis=0), least_ns)
+    if part not in NAMED_STRETCHES:  # all save a checkpoint together, for example, however long one of them takes
+        found &= common_ns > COMMON_RATIO * over_ns.max(axis=0)
+    return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
+
+
+def _mark_far(common_ns: FloatArray, least_ns: float) -> tuple[FloatArray, BoolArray]:
+    """By how much cycles exceed the usual one, and which do so by far, ``[num_cycles]`` each."""
     usual_ns, spread_ns = estimate_usual(common_ns[None])
     over_ns = common_ns - usual_ns[0]
-    found: BoolArray = over_ns > max(EVENT_RATIO * usual_cycle_ns, OWN_SIGMAS * float(spread_ns[0]))
-    if part not in NAMED_STRETCHES:  # all save a checkpoint together, for example, however long one of them takes
-        found &= over_ns > COMMON_RATIO * (own_ns.max(axis=0) - usual_ns[0])
-    return found if found.mean() <= MAX_OCCASIONS_RATIO else np.zeros_like(found)
+    return over_ns, over_ns > max(least_ns, OWN_SIGMAS * float(spread_ns[0]))
 
 
 def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns: float) -> Events:

@@ -1,13 +1,15 @@
 """Ranks that are late in every k-th step, by too little for a single step to stand out.
 
-A rank's excess over the others is folded at each period: the mean over every k-th step is compared with what as many
-steps drawn at random from the same series would have. Every rank, part, period and first step could have been the one,
-so the significance level is that of the whole job.
+A rank's excess over the others is folded at each period: the places of every k-th step, when all are put in order, are
+compared with those of as many steps drawn at random from the same series. Places say the same of normal noise, and a
+single far step does not hide the rest. Every rank, part, period and first step could have been the one, so the
+significance level is that of the whole job. Source: Wilcoxon (1945), Individual comparisons by ranking methods.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -47,7 +49,10 @@ OWN_RATIO = 0.5
 was shorter then."""
 WITHIN_RATIO = 0.75
 """Of a rank's events: so many come in step with a period that is also found without them, and belong to it."""
-TILTS = np.geomspace(0.05, 6.0, 40)
+MAX_ROUNDS = 30
+"""Of Newton's method: where all of the steps that count are later than any other, the tilt grows without end."""
+TINY = 1e-9
+"""Where it ends."""
 
 
 def detect_periodic_ranks(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
@@ -102,6 +107,7 @@ def _test_part(
 ) -> Iterator[CandidateCause]:
     steps, behind_ns = cycles.turns, own_ns - medians_of_others(own_ns)
     scaled = standardise(behind_ns)
+    scaled /= np.maximum(scaled.std(axis=1, keepdims=True), TINY)  # of two kinds of steps, no robust one tells it
     autocorrelation = lag1_autocorrelation(behind_ns)
     best = np.zeros((3, len(own_ns)))  # logarithm of the p-value, period, first step
     for period in periods:
@@ -110,12 +116,13 @@ def _test_part(
         sums = fold(scaled, phase, period)
         first = sums.argmax(axis=1)
         independent = (1 - autocorrelation**period) / (1 + autocorrelation**period)
-        for row in np.flatnonzero(_may_be_rare(sums.max(axis=1), turns[first], alpha_per_test)).tolist():
-            number = int(turns[first[row]])
-            if number < MIN_TURNS:
+        for row in np.flatnonzero(_may_be_rare(sums.max(axis=1), turns[first], len(steps), alpha_per_test)).tolist():
+            number, acts = int(turns[first[row]]), phase == first[row]
+            if not MIN_TURNS <= number < len(steps):  # all, where collectives are timed in every k-th step
                 continue
-            apart = max(1 / independent, fold_inflation(scaled[row], phase == first[row], period))
-            log_p = log_draw_p_value(scaled[row], number, float(sums[row, first[row]]) / number) / apart
+            apart = max(1 / independent, fold_inflation(scaled[row], acts, period))
+            places = score_places(behind_ns[row])
+            log_p = log_draw_p_value(places, number, float(places[acts].mean())) / apart
             if log_p < best[0, row]:
                 best[:, row] = log_p, period, first[row]
     for row in np.flatnonzero(best[0] < np.log(alpha_per_test)).tolist():
@@ -183,23 +190,55 @@ def fold(values: FloatArray, phase: IntArray, period: int) -> FloatArray:
     return sums
 
 
-def _may_be_rare(sums: FloatArray, number: IntArray, alpha_per_test: float) -> BoolArray:
-    """Whether a closer look is worth it: sums of so many standardised values that would come near the significance
-    level if they were normally distributed."""
-    looked: BoolArray = sums**2 > -2 * np.log(min(1.0, 100 * alpha_per_test)) * np.maximum(number, 1) * 0.5
+def _may_be_rare(sums: FloatArray, number: IntArray, total: int, alpha_per_test: float) -> BoolArray:
+    """Whether a closer look is worth it: sums of so many standardised values of all that would come near the
+    significance level if they were normally distributed."""
+    variance = np.maximum(number, 1) * (1 - number / total)
+    looked: BoolArray = sums**2 > -2 * np.log(min(1.0, 100 * alpha_per_test)) * variance * 0.5
     return np.logical_and(looked, sums > 0)
 
 
-def log_draw_p_value(values: FloatArray, number: int, mean: float) -> float:
-    """Logarithm of a bound for the probability that so many of some values, drawn at random, have such a mean or more.
+def score_places(values: FloatArray) -> FloatArray:
+    """The place of each value when all are put in order, in standard deviations about their mean; equal ones share the
+    mean of theirs. All 0 if they are equal."""
+    _, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+    places = (np.cumsum(counts) - counts / 2)[at] - len(values) / 2
+    return places / max(float(places.std()), 0.5)
 
-    Chernoff's bound by the values' own moments, which holds without replacement too and for any distribution, heavy
-    tails included. Source: Hoeffding (1963), Probability inequalities for sums of bounded random variables, section 6.
+
+def log_draw_p_value(values: FloatArray, number: int, mean: float) -> float:
+    """Logarithm of a bound for the probability that so many of some values, drawn at random without replacement, have
+    such a mean or more.
+
+    Each value is drawn with the probability number / len(values), on the condition that so many are. With Chernoff's
+    bound of that for both the sum and their number, the probability is at most exp(-L) over that of the condition,
+    where L is the logarithmic likelihood ratio of a logistic regression of who is drawn on the value; any slope and
+    intercept give a bound, Newton's method the best. Where those drawn are the largest, it is nearly one over the
+    number of ways to draw so many. Sources: Hajek (1964), Annals of Mathematical Statistics 35, for the condition;
+    Robinson (1982), J. Royal Statistical Society B 44, for the two tilts.
 
     Args:
-        values: All of the series, ``[num_values]``.
-        number: How many are drawn.
+        values: All of the series, standardised, ``[num_values]``.
+        number: How many are drawn; not all.
         mean: Of those.
     """
-    moments = np.log(np.exp(TILTS[:, None] * values).mean(axis=1))
-    return min(0.0, number * float((moments - TILTS * mean).min()))
+    total, share = len(values), number / len(values)
+    tilts, best = np.zeros(2), 0.0  # of the values, and of their number
+    drawn, columns = number * np.array([mean, 1.0]), np.stack([values, np.ones(total)])
+    odds = math.log(share / (1 - share))
+    for _ in range(MAX_ROUNDS):
+        likely = np.exp(-np.logaddexp(0.0, -odds - tilts @ columns))
+        wrong = columns @ likely - drawn
+        curved = (columns * (likely * (1 - likely))) @ columns.T
+        if not abs(np.linalg.det(curved)) > TINY * total:
+            break
+        tilts -= np.linalg.solve(curved, wrong)
+        if tilts[0] <= 0:
+            break
+        bound = float(np.logaddexp(math.log(1 - share), math.log(share) + tilts @ columns).sum() - tilts @ drawn)
+        if not bound < best - TINY:
+            break
+        best = bound
+    ways = math.lgamma(total + 1) - math.lgamma(number + 1) - math.lgamma(total - number + 1)
+    condition = ways + number * math.log(share) + (total - number) * math.log1p(-share)
+    return min(0.0, best - condition)

@@ -54,6 +54,25 @@ def test_the_times_at_which_all_ranks_are_longer_by_hand() -> None:
     assert mark_occasions(own_ns, 100.0, Stretch.CHECKPOINT).any()  # the loop says that all of them save
 
 
+def test_what_the_quickest_rank_alone_takes_longer_is_no_occasion() -> None:
+    """It usually takes 20, and the others 30; in cycle 4 it takes 80, so that the least of all rises to 30."""
+    own_ns = np.full((3, 10), 30.0)
+    own_ns[0] = 20.0
+    own_ns[0, 4] = 80.0
+    assert not mark_occasions(own_ns, 100.0, Phase.FORWARD).any()
+    own_ns[:, 6] = 90.0
+    assert np.flatnonzero(mark_occasions(own_ns, 100.0, Phase.FORWARD)).tolist() == [6]
+
+
+def test_a_rank_that_is_quicker_in_a_part_is_not_named_for_what_stretches_its_step() -> None:
+    """Steps up to the end of backward take three times as long now and then; of 12, three are those of the rank whose
+    forward is quicker than the others'."""
+    own_ns = draw_own(np.random.default_rng(2), 8, 50)
+    own_ns[3, :, OWN_PARTS.index(Phase.FORWARD)] -= 9 * MS
+    own_ns[[3, 3, 3, 0, 1, 1, 2, 4, 5, 6, 7, 7], np.arange(3, 50, 4), :3] *= 3
+    assert name(own_ns) == []
+
+
 def test_what_one_rank_takes_and_the_others_feel_is_no_occasion() -> None:
     """Rank 1 stalls for 200 ms in five backwards; rank 0, which waits for it, finds its caches cold: 3 ms more."""
     own_ns = draw_own(np.random.default_rng(1), 2, 50, sigma=0.005)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -10,8 +11,16 @@ import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.causes.periodic import detect_periodic_ranks, fold, fold_inflation, log_draw_p_value
+from distprof.analyze.causes import periodic
+from distprof.analyze.causes.periodic import (
+    detect_periodic_ranks,
+    fold,
+    fold_inflation,
+    log_draw_p_value,
+    score_places,
+)
 from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.stats.statistics import standardise
 from distprof.facts.run import Part, Phase
 from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, draw_own, make_cycles
 from tests.factories import MS
@@ -109,16 +118,51 @@ def test_heavy_tails_are_no_rhythm() -> None:
         assert find(own_ns) == []
 
 
+def test_steps_that_are_all_of_one_turn_show_no_period() -> None:
+    """Single collectives are timed in every fourth step, so that each of these is of the same turn of 2 and of 4."""
+    cycles = make_cycles(draw_own(np.random.default_rng(6), 4, 60, sigma=0.3))
+    sampled = dataclasses.replace(cycles, steps=np.arange(0, 240, 4))
+    assert detect(sampled, detect_periodic_ranks) == []
+
+
+def test_places_in_order_by_hand() -> None:
+    """1, 1, 3, 9 have the places -1, -1, 0.5, 1.5 about their mean; their variance is 9 / 8."""
+    places = score_places(np.array([3.0, 1.0, 1.0, 9.0]))
+    assert places * math.sqrt(9 / 8) == pytest.approx([0.5, -1, -1, 1.5])
+    assert not score_places(np.ones(5)).any()
+
+
 def test_the_bound_of_a_draw_by_hand_and_by_counting() -> None:
-    """Of 10 values a fifth is 1: three draws with replacement are all 1 with 0.2 ** 3, without with 2/10 x 1/9 x 0."""
-    values = np.repeat([0.0, 1.0], [8, 2])
-    assert log_draw_p_value(values, 3, 1.0) == pytest.approx(3 * math.log(0.2), abs=0.05)
-    draws = np.random.default_rng(4)
-    values = draws.pareto(1.5, 40)
-    means = np.array([draws.choice(values, 6, replace=False).mean() for _ in range(4000)])
-    for mean in np.quantile(means, [0.5, 0.9, 0.99]):
-        assert math.exp(log_draw_p_value(values, 6, float(mean))) >= (means >= mean).mean()
-    assert log_draw_p_value(values, 6, float(values.mean())) == 0.0
+    """One of 120 ways to draw three of ten draws the three largest, and one in 4e-13 draws all 24 late steps of 49; the
+    mean of all is no surprise. Of all draws of 5 of 14, no more are as large as the bound says."""
+    values = score_places(np.arange(10.0))
+    assert math.exp(log_draw_p_value(values, 3, float(values[-3:].mean()))) == pytest.approx(1 / 120, rel=0.01)
+    assert log_draw_p_value(values, 3, float(values.mean())) == 0.0
+    values = score_places(np.arange(49.0))
+    bound = math.exp(log_draw_p_value(values, 24, float(values[-24:].mean())))
+    assert bound == pytest.approx(1 / math.comb(49, 24), rel=0.01)
+    for values in (score_places(np.arange(14.0)), standardise(np.random.default_rng(4).pareto(1.5, (1, 14)))[0]):
+        means = np.array([np.mean(drawn) for drawn in itertools.combinations(values.tolist(), 5)])
+        for mean in np.quantile(means, [0.5, 0.9, 0.99, 0.999, 1.0]).tolist():
+            assert math.exp(log_draw_p_value(values, 5, mean)) >= (means >= mean).mean() * (1 - 1e-6)
+
+
+def test_a_rank_that_is_late_in_every_other_step_is_found_beside_one_far_step() -> None:
+    """22 ms in 24 of 49 steps, which are all later than the others but one; by their mean that had been chance."""
+    own_ns = draw_own(np.random.default_rng(5), 8, 49, sigma=0.06)
+    own_ns[5, 1::2, PHASE[Phase.BACKWARD]] += 22 * MS
+    own_ns[5, 30, PHASE[Phase.BACKWARD]] += 100 * MS
+    assert name(find(own_ns)) == [(5, Phase.BACKWARD, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [2, 8])
+def test_draws_of_independent_steps_are_called_rare_no_more_often_than_they_are(num_ranks: int) -> None:
+    """At an error rate of 5 % for a whole job, of 100 jobs 5 at most, give or take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(periodic, "ALPHA", 0.05)
+        named = sum(bool(find(draw_own(np.random.default_rng(seed), num_ranks, 50, sigma=0.3))) for seed in range(100))
+    assert named <= 10
 
 
 @pytest.mark.slow

@@ -81,6 +81,24 @@ def test_a_rank_that_is_last_in_half_of_the_steps_is_listed_by_hand() -> None:
     assert cost.lost_ratio.value == pytest.approx(0.5 / 120.5)  # 0.41 %
 
 
+def test_of_three_events_another_rank_may_hide_one_by_hand() -> None:
+    """Rank 0 takes 60 longer in three of 12 cycles, and rank 1 80 in one of these: without rank 0's they are shorter by
+    60, 0 and 60, of (12 x 110 + 60 + 80 + 60) / 12 a cycle. Nothing is left to chance in that; the interval reaches 0,
+    because three events tell little of how much the next ones cost."""
+    cycles = make_cycles([100, 100, 100], 10)
+    cycles.work_ns[0, [2, 5, 9], 0] += 60
+    cycles.work_ns[1, 5, 0] += 80
+    cycles.blocked_ns[:] = cycles.work_ns.max(axis=0) - cycles.work_ns + 10
+    taken_ns = (cycles.work_ns[0] - 100).clip(0)
+    events = CandidateCause(
+        kind=VerdictKind.STALLS, rows=np.array([0]), part=Phase.FORWARD, acts=taken_ns[:, 0] > 0,
+        counterfactual=Counterfactual(work_ns={0: taken_ns}), late_ns=60,
+    )  # fmt: skip
+    ((item, cost),) = cost_causes(cycles, [events]).named
+    assert item is events and cost.lost_ns.low == 0
+    assert cost.lost_ratio.value == pytest.approx(120 / (12 * 110 + 200))
+
+
 @given(
     st.lists(st.integers(50, 150).map(float), min_size=2, max_size=5),
     st.integers(0, 50).map(float),
