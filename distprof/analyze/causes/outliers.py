@@ -203,9 +203,10 @@ def is_only_its_own(phase_ns: FloatArray, row: int, part: Part | None) -> bool:
 
 
 def list_costly_ranks(cost_ns: FloatArray, least_ns: float) -> IntArray:
-    """The ranks whose events cost at least so much, and far more than the typical other rank's, from the cost of each,
-    ``[num_ranks]``."""
-    return np.flatnonzero(cost_ns >= np.maximum(least_ns, TAIL_FACTOR * medians_of_others(cost_ns)))
+    """The ranks whose events cost something, at least so much, and far more than the typical other rank's, from the
+    cost of each, ``[num_ranks]``."""
+    costly = cost_ns >= np.maximum(least_ns, TAIL_FACTOR * medians_of_others(cost_ns))
+    return np.flatnonzero(costly & (cost_ns > 0))
 
 
 def estimate_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:

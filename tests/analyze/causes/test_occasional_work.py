@@ -9,7 +9,7 @@ from benchmarks.simulate import Between, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks
 from distprof.analyze.causes.occasional_work import Excesses, detect_occasional_work
-from distprof.analyze.causes.outliers import mark_occasions
+from distprof.analyze.causes.outliers import list_costly_ranks, mark_occasions
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.facts.run import OWN_PARTS, FloatArray, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
@@ -183,3 +183,8 @@ def test_the_verdict_names_the_rank_whose_two_checkpoints_are_slow(strategy: str
     )
     verdict = analyze(simulate(job, seed=1, truth=False).run).verdict
     assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.STALLS, 6, "checkpoint")
+
+
+@pytest.mark.parametrize(("cost", "costly"), [([0.0, 0.0, 0.0], []), ([5.0, 0.0, 0.0], [0]), ([5.0, 4.0, 4.0], [])])
+def test_a_rank_without_events_is_not_costly_though_cycles_take_no_time(cost: list[float], costly: list[int]) -> None:
+    assert list_costly_ranks(np.array(cost), least_ns=0.0).tolist() == costly
