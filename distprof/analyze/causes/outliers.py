@@ -99,8 +99,9 @@ class Outliers:
     def measure_stretched(self, events: Events) -> FloatArray:
         """How much of the events of a part is a share of what stretches most of the cycle, ``[num_events]``; 0 where
         that is little: they would be as long if nothing had held the rank up in other parts."""
-        stretched_ns = self._measure_stretch(events) * self.usual_ns[events.part]
-        return np.where(stretched_ns > BESIDE_RATIO * events.excess_ns, stretched_ns, 0.0)
+        stretched_ns: FloatArray = self._measure_stretch(events) * self.usual_ns[events.part]
+        stretched_ns[stretched_ns <= BESIDE_RATIO * events.excess_ns] = 0.0
+        return stretched_ns
 
     def _measure_stretch(self, events: Events) -> FloatArray:
         """By which share of the usual the other parts were longer then, ``[num_events]``: their median, weighted by how
@@ -270,7 +271,7 @@ def _share_out(cycles: SyncCycles, part: int, row: int, at: IntArray, excess_ns:
     inside_ns = np.where(can_hold(cycles, OWN_PARTS[part]), over_ns, 0.0)
     over_ns = np.where(inside_ns.sum(axis=1, keepdims=True) >= MOST_RATIO * excess_ns[:, None], inside_ns, over_ns)
     total_ns = over_ns.sum(axis=1)
-    taken_ns = np.zeros_like(work_ns)
+    taken_ns: FloatArray = np.zeros_like(work_ns)
     taken_ns[at] = over_ns * np.minimum(1, excess_ns / np.maximum(total_ns, 1))[:, None]
     return taken_ns
 

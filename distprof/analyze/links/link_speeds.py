@@ -69,7 +69,7 @@ class SlowLink:
     usual_bytes_per_s: float
     """What it is compared with: the other links, or gigabit Ethernet."""
     reaches: tuple[float, float] = (0.0, 0.0)
-    """By how much the logarithms of the two are off at the ends of the 95 % interval of their difference. 0: not known."""
+    """By how much the logarithms of the two are off at the ends of the 95 % interval of their gap; 0: not known."""
 
 
 def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
@@ -149,7 +149,7 @@ def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> Slo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
+class _LinkGap:
     """A link against others, in logarithms."""
 
     gap: float
@@ -171,7 +171,7 @@ def is_beyond_chance(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> boo
     return found.gap > t_quantile(ALPHA / (1 + len(others)), found.degrees_of_freedom) * found.error
 
 
-def _compare_readings(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> _Compared:
+def _compare_readings(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> _LinkGap:
     """A link's readings against those of the others.
 
     The error of a reading is estimated from how links differ between both ends, apart from what happened to all of
@@ -197,7 +197,7 @@ def _compare_readings(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> _C
     degrees_of_freedom = max(len(twice) - 1, 0) + len(alike) - 1
     own, rest = 1 / len(readings[far]), 1 / len(compared)
     known = degrees_of_freedom >= MIN_DEGREES
-    return _Compared(
+    return _LinkGap(
         gap=usual - means[far], error=math.sqrt(squares / degrees_of_freedom * (own + rest)) if known else 0.0,
         degrees_of_freedom=degrees_of_freedom, own_ratio=own / (own + rest),
     )  # fmt: skip
