@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,11 +70,15 @@ class LiveOutcome:
 
 
 def holds_truth(outcome: LiveOutcome) -> bool | None:
-    """Whether the interval of the stated cost holds the measured one. None: as of ``error_ratio``."""
+    """Whether the interval of the stated cost holds the measured one, within what that is unsure by: of a difference of
+    two that are independent, the squares of the intervals add up. None: as of ``error_ratio``."""
     stated = outcome.named[0].interval if outcome.named else None
     if outcome.error_ratio is None or stated is None or outcome.cost is None:
         return None
-    return stated.low <= outcome.cost.value <= stated.high
+    below, above = stated.value - stated.low, stated.high - stated.value
+    measured = (outcome.cost.high - outcome.cost.low) / 2
+    gap = outcome.cost.value - stated.value
+    return -math.hypot(below, measured) <= gap <= math.hypot(above, measured)
 
 
 def score(truth: LiveTruth, report: Report) -> LiveOutcome:

@@ -115,7 +115,7 @@ def judge(row: Row, seed: int, job: SimulatedJob, made: Simulated, report: Repor
         right=named and any(cause.is_said(verdict) for cause in first),
         listed=all(any(cause.is_said(item) for item in said) for cause in large),
         error_ratio=_find_error(large[0], said) if large else None,
-        holds=_holds(job, seed, large[0], said) if large else None,
+        holds=_holds(job, seed, large[0], said, step_ns) if large else None,
         told=f"true: {_join(_say_true(cause, step_ns) for cause in causes)}; verdict: {say_short(verdict)}; listed: "
         f"{_join(say_short(item) for item in said)}",
     )  # fmt: skip
@@ -195,22 +195,23 @@ def _find_error(cause: TrueCause, said: tuple[Said, ...]) -> float | None:
     return None
 
 
-def _holds(job: SimulatedJob, seed: int, cause: TrueCause, said: tuple[Said, ...]) -> bool | None:
+def _holds(job: SimulatedJob, seed: int, cause: TrueCause, said: tuple[Said, ...], step_ns: float) -> bool | None:
     """Whether the stated interval of its cost holds what it costs on average.
 
     That average is taken from other jobs, which differ from it as much as this one: the interval of a difference from
-    their mean is wider by a factor of sqrt(1 + 1 / n). Of what strikes some steps only, the interval is of these
-    steps' cost, and so is the truth.
+    their mean is wider by a factor of sqrt(1 + 1 / n). Of what strikes some steps only, the interval is of this
+    job, and so is the truth: as a share of its time, for a stated time is that share of the mean of all steps that were
+    recorded, the first one included, which costs nothing.
     """
     item = next((item for item in said if isinstance(item, CauseReport) and cause.is_said(item)), None)
     if item is None:
         return None
-    cost, wider, true_ns = item.saved_after_others_ns, 1.0, cause.alone_ns
-    if not _is_irregular(job, cause):
-        seeds = (2**32 + NUM_OTHERS * seed + index for index in range(NUM_OTHERS))
-        others = (_list_true(job, draw_truth(job, seed=number)) for number in seeds)
-        true_ns = float(np.mean([other.alone_ns for costs in others for other in costs if other.fault == cause.fault]))
-        wider = math.sqrt(1 + 1 / NUM_OTHERS)
+    if _is_irregular(job, cause):
+        return item.saved_after_others_ratio.low <= cause.alone_ns / step_ns <= item.saved_after_others_ratio.high
+    seeds = (2**32 + NUM_OTHERS * seed + index for index in range(NUM_OTHERS))
+    others = (_list_true(job, draw_truth(job, seed=number)) for number in seeds)
+    true_ns = float(np.mean([other.alone_ns for costs in others for other in costs if other.fault == cause.fault]))
+    cost, wider = item.saved_after_others_ns, math.sqrt(1 + 1 / NUM_OTHERS)
     return cost.value - wider * (cost.value - cost.low) <= true_ns <= cost.value + wider * (cost.high - cost.value)
 
 

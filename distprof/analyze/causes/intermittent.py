@@ -17,6 +17,7 @@ import numpy as np
 
 from distprof.analyze.causes.outliers import (
     ALPHA_PERIOD,
+    MOST_RATIO,
     NAMED_STRETCHES,
     STEADY_RATIO,
     Events,
@@ -136,11 +137,11 @@ def _name_ranks(
     found = _test_ranks(cycles, unexplained, events, every, None, alpha_per_test)
     for row, named in _test_ranks(cycles, unexplained, events, pure, None, alpha_per_test).items():
         found.setdefault(row, named)
-    kinds, own = dict[int, _Named](), outliers.mark_own(events)
+    kinds, stretched_ns = dict[int, _Named](), outliers.measure_stretched(events)
     for kind in detect_kinds(events.excess_ns[pure], events.least_ns):
         like_ns = events.excess_ns[pure][kind.members]
         lowest_ns, highest_ns = like_ns.min() * (1 - KIND_MARGIN), like_ns.max() * (1 + KIND_MARGIN)
-        members = (pure | own) & (events.excess_ns >= lowest_ns) & (events.excess_ns <= highest_ns)
+        members = (pure | (stretched_ns == 0)) & (events.excess_ns >= lowest_ns) & (events.excess_ns <= highest_ns)
         over_ns = read_unseen()[:, :, events.part]
         over_ns = over_ns - fast_median(unexplained.phase_ns[:, :, events.part], axis=1, keepdims=True)
         unseen_ns = np.minimum(over_ns, over_ns - medians_of_others(over_ns))
@@ -150,13 +151,16 @@ def _name_ranks(
                 chosen=np.union1d(kinds[row].chosen, named.chosen), period=None
             )  # fmt: skip
     found |= {row: _drop_smaller(events, found.get(row, named), named) for row, named in kinds.items()}
-    return [
-        make_candidate(
-            cycles, events.part, row, events.at[named.chosen], events.excess_ns[named.chosen],
-            usual_cycle_ns=unexplained.usual_cycle_ns, period=named.period,
-        )
-        for row, named in sorted(found.items())
-    ]  # fmt: skip
+    candidates = []
+    for row, every_named in sorted(found.items()):
+        named, sizes_ns = _choose_own(events, row, every_named, stretched_ns)
+        candidates.append(
+            make_candidate(
+                cycles, events.part, row, events.at[named.chosen], sizes_ns[named.chosen],
+                usual_cycle_ns=unexplained.usual_cycle_ns, period=named.period,
+            )
+        )  # fmt: skip
+    return candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +177,20 @@ def _drop_smaller(events: Events, named: _Named, kind: _Named) -> _Named:
     least_ns = LIKE_RATIO * events.excess_ns[kind.chosen].min()
     kept = named.chosen[events.excess_ns[named.chosen] >= least_ns]
     return _Named(chosen=kept, period=kind.period if np.array_equal(kept, kind.chosen) else named.period)
+
+
+def _choose_own(events: Events, row: int, named: _Named, stretched_ns: FloatArray) -> tuple[_Named, FloatArray]:
+    """A rank's events and their sizes without what stretches most of a cycle, which is no matter of the part, unless
+    that is most of what it loses: these, and all others that are as large, whatever else happened then."""
+    own = stretched_ns == 0
+    chosen, left_ns = named.chosen[own[named.chosen]], events.excess_ns - stretched_ns
+    if events.excess_ns[chosen].sum() < MOST_RATIO * events.excess_ns[named.chosen].sum():
+        return named, events.excess_ns
+    least_ns, most_ns = events.excess_ns[chosen].min(), events.excess_ns[chosen].max() * (1 + KIND_MARGIN)
+    sizes_ns = np.where(own | (events.excess_ns <= most_ns), events.excess_ns, left_ns)
+    large = left_ns >= np.where(own, 1 - KIND_MARGIN, LIKE_RATIO) * least_ns
+    known = np.isin(np.arange(len(large)), named.chosen) if named.period is not None else events.rows == row
+    return _Named(chosen=np.flatnonzero(large & known), period=named.period), sizes_ns
 
 
 def _test_ranks(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.analyze.causes.lateness import can_hold
 from distprof.analyze.causes.stalls import FAR_RATIO, far_limit_ns
 from distprof.analyze.cycles.sync_cycles import SyncCycles, read_all_parts
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
@@ -47,6 +48,8 @@ MANY_RANKS = 64
 """Of more, every n-th shows what a part usually takes."""
 NAMED_STRETCHES = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 """The training loop names them."""
+MOST_RATIO = 0.5
+"""Of what a rank loses: so much shows where it lost it, or which of its events it is."""
 OFTEN_RATIO = 0.1
 """Share of the cycles; a rank that is late in so many is intermittently slow, and in fewer it stalls."""
 STALLED_RATIO = 0.2
@@ -93,13 +96,31 @@ class Outliers:
         pure: BoolArray = self._measure_beside(events) <= BESIDE_RATIO * events.excess_ns
         return pure
 
-    def mark_own(self, events: Events) -> BoolArray:
-        """Which events of a part are no share of what stretches all parts, ``[num_events]``: they would be as long if
-        nothing had held the rank up in other parts."""
-        others_ns = max(float(self.usual_ns.sum() - self.usual_ns[events.part]), 1.0)
-        stretched_ns = self._measure_beside(events) * (self.usual_ns[events.part] / others_ns)
-        own: BoolArray = stretched_ns <= BESIDE_RATIO * events.excess_ns
-        return own
+    def measure_stretched(self, events: Events) -> FloatArray:
+        """How much of the events of a part is a share of what stretches most of the cycle, ``[num_events]``; 0 where
+        that is little: they would be as long if nothing had held the rank up in other parts."""
+        stretched_ns: FloatArray = self._measure_stretch(events) * self.usual_ns[events.part]
+        stretched_ns[stretched_ns <= BESIDE_RATIO * events.excess_ns] = 0.0
+        return stretched_ns
+
+    def _measure_stretch(self, events: Events) -> FloatArray:
+        """By which share of the usual the other parts were longer then, ``[num_events]``: their median, weighted by how
+        long they usually take. A step that is slow as a whole ends in the next cycle, where few parts are longer."""
+        count = self.num_parts.shape[1]
+        others = [item for item in self.events if item.part != events.part and self.usual_ns[item.part] > 0]
+        if not others:
+            return np.zeros(len(events.at))
+        ratios = np.zeros((len(events.at), len(others)))
+        for column, other in enumerate(others):
+            _, here, there = np.intersect1d(
+                events.rows * count + events.at, other.rows * count + other.at, assume_unique=True, return_indices=True
+            )
+            ratios[here, column] = other.excess_ns[there] / self.usual_ns[other.part]
+        order = ratios.argsort(axis=1)
+        weights = self.usual_ns[[item.part for item in others]][order].cumsum(axis=1)
+        middle = (weights >= weights[:, -1:] / 2).argmax(axis=1)
+        stretch: FloatArray = np.take_along_axis(ratios, order, axis=1)[np.arange(len(ratios)), middle]
+        return stretch
 
     def _measure_beside(self, events: Events) -> FloatArray:
         """How long the events of other parts are at the same time, ``[num_events]``."""
@@ -247,16 +268,20 @@ def make_candidate(
     stalls = share < OFTEN_RATIO or (share <= STALLED_RATIO and late_ns >= FAR_RATIO * usual_cycle_ns)
     return CandidateCause(
         kind=VerdictKind.STALLS if stalls else VerdictKind.SLOW_RANK, rows=np.array([row]), part=OWN_PARTS[part],
-        acts=acts, counterfactual=Counterfactual(work_ns={row: _share_out(cycles.work_ns[row], at, excess_ns)}),
+        acts=acts, counterfactual=Counterfactual(work_ns={row: _share_out(cycles, part, row, at, excess_ns)}),
         late_ns=late_ns, pattern=None if stalls else Pattern.INTERMITTENT, period=period,
     )  # fmt: skip
 
 
-def _share_out(work_ns: FloatArray, at: IntArray, excess_ns: FloatArray) -> FloatArray:
-    """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``."""
+def _share_out(cycles: SyncCycles, part: int, row: int, at: IntArray, excess_ns: FloatArray) -> FloatArray:
+    """The excess of some cycles, shared out over the gaps that grew in them, ``[num_cycles, num_collectives]``; over
+    those that can hold the part, if they grew by most of it."""
+    work_ns = cycles.work_ns[row]
     over_ns = np.maximum(work_ns[at] - median_of_others(work_ns, at), 0)
+    inside_ns = np.where(can_hold(cycles, OWN_PARTS[part]), over_ns, 0.0)
+    over_ns = np.where(inside_ns.sum(axis=1, keepdims=True) >= MOST_RATIO * excess_ns[:, None], inside_ns, over_ns)
     total_ns = over_ns.sum(axis=1)
-    taken_ns = np.zeros_like(work_ns)
+    taken_ns: FloatArray = np.zeros_like(work_ns)
     taken_ns[at] = over_ns * np.minimum(1, excess_ns / np.maximum(total_ns, 1))[:, None]
     return taken_ns
 

@@ -69,6 +69,8 @@ class SyncCycles(IssuedCollectives):
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
     ahead: Ahead | None = None
     """How far transfers were ahead when their last rank arrived. None: all ranks are on one host, or not known."""
+    num_in_run: int = 0
+    """Cycles of the run since the warm-up, with those that were not recorded and are not here. 0: not known."""
 
     @property
     def waited(self) -> tuple[tuple[tuple[str, IntArray], ...], ...]:
@@ -135,9 +137,14 @@ def build_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCy
     if timing is None or measured_steps.present.sum() < 2 or not bool(timing.measured[measured_steps.present].all()):
         return None
     if (rounds := locate_rounds(measured_steps)) is not None:
-        return _from_rounds(measured_steps, timing, rounds)
-    cycles = _from_collectives(measured_steps, timing) or _from_rows(measured_steps, timing)
-    return None if cycles is None else _drop_beginnings(measured_steps, cycles)
+        cycles = _from_rounds(measured_steps, timing, rounds)
+    elif (found := _from_collectives(measured_steps, timing) or _from_rows(measured_steps, timing)) is not None:
+        cycles = _drop_beginnings(measured_steps, found)
+    else:
+        return None
+    warmup = (measured_steps.run.column("warmup")[measured_steps.present] == 1).any(axis=0)
+    num_steps = len(warmup) - max(int(warmup.sum()), 1)  # the first step of all begins no cycle
+    return None if cycles is None else dataclasses.replace(cycles, num_in_run=num_steps // cycles.span)
 
 
 def _order(measured_steps: MeasuredSteps, timing: Timing) -> OrderedCollectives | None:

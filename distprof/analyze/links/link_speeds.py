@@ -6,6 +6,7 @@ would not be; and how much readings of the same link and of links that are alike
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.significance import t_quantile
+from distprof.analyze.stats.statistics import LEVEL
 from distprof.facts.run import LinkReading
 
 GIGABIT_BYTES_PER_S = 125e6 * 1448 / 1538
@@ -66,6 +68,8 @@ class SlowLink:
     bytes_per_s: float
     usual_bytes_per_s: float
     """What it is compared with: the other links, or gigabit Ethernet."""
+    reaches: tuple[float, float] = (0.0, 0.0)
+    """By how much the logarithms of the two are off at the ends of the 95 % interval of their gap; 0: not known."""
 
 
 def read_speeds(measured_steps: MeasuredSteps) -> LinkSpeeds:
@@ -132,19 +136,47 @@ def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> Slo
     limit = ONCE_RATIO if len(rounds) == 1 else TWICE_RATIO
     if any(found[far] >= limit * speed for found, speed in zip(rounds, usual, strict=True)):
         return None
-    if not is_beyond_chance(speeds, far, [other for other in hosts if other != far]):
+    others = [other for other in hosts if other != far]
+    if not is_beyond_chance(speeds, far, others):
         return None
     mean, usual_mean = _average([found[far] for found in rounds]), _average(usual)
-    return SlowLink(hosts=(far,), far=far, bytes_per_s=mean, usual_bytes_per_s=usual_mean)
+    found = _compare_readings(speeds, far, others)
+    reach = found.error * t_quantile((1 - LEVEL) / 2, found.degrees_of_freedom) if found.error > 0 else 0.0
+    own, usual_own = reach * found.own_ratio, reach * (1 - found.own_ratio)
+    return SlowLink(
+        hosts=(far,), far=far, bytes_per_s=mean, usual_bytes_per_s=usual_mean, reaches=(own, usual_own)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinkGap:
+    """A link against others, in logarithms."""
+
+    gap: float
+    """By how much its readings are lower."""
+    error: float
+    """Of that, a standard error; 0: of so few readings it is not known."""
+    degrees_of_freedom: int
+    own_ratio: float
+    """Share of the error's square that comes from the link's own readings."""
 
 
 def is_beyond_chance(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> bool:
-    """Whether the readings of a link are lower than those of the others by more than readings differ: Student's t.
+    """Whether the readings of a link are lower than those of the others by more than readings differ: Student's t, at a
+    level corrected for the number of links. Of a few links that were probed once that is not known, and what is slow
+    below `ONCE_RATIO` is believed."""
+    found = _compare_readings(speeds, far, others)
+    if found.error == 0:
+        return True
+    return found.gap > t_quantile(ALPHA / (1 + len(others)), found.degrees_of_freedom) * found.error
+
+
+def _compare_readings(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> _LinkGap:
+    """A link's readings against those of the others.
 
     The error of a reading is estimated from how links differ between both ends, apart from what happened to all of
     them, and from how the others differ from each other, without those that are slow as well. Logarithms of readings
-    are taken to be normal and independent, with one variance; the level is corrected for the number of links. Of a few
-    links that were probed once the error is not known, and what is slow below `ONCE_RATIO` is believed.
+    are taken to be normal and independent, with one variance.
     """
     changes = np.log([*speeds.compute_change_ratios().values()])
     change = float(changes.mean()) if len(changes) else 0.0
@@ -163,10 +195,12 @@ def is_beyond_chance(speeds: LinkSpeeds, far: str, others: Sequence[str]) -> boo
     squares = sum((first - last) ** 2 / 2 for first, last in twice)
     squares += sum(len(readings[other]) * (means[other] - usual) ** 2 for other in alike)
     degrees_of_freedom = max(len(twice) - 1, 0) + len(alike) - 1
-    if degrees_of_freedom < MIN_DEGREES:
-        return True
-    error = np.sqrt(squares / degrees_of_freedom * (1 / len(readings[far]) + 1 / len(compared)))
-    return bool(usual - means[far] > t_quantile(ALPHA / (1 + len(others)), degrees_of_freedom) * error)
+    own, rest = 1 / len(readings[far]), 1 / len(compared)
+    known = degrees_of_freedom >= MIN_DEGREES
+    return _LinkGap(
+        gap=usual - means[far], error=math.sqrt(squares / degrees_of_freedom * (own + rest)) if known else 0.0,
+        degrees_of_freedom=degrees_of_freedom, own_ratio=own / (own + rest),
+    )  # fmt: skip
 
 
 def _list_below_gigabit(speeds: LinkSpeeds, hosts: Sequence[str]) -> list[SlowLink]:

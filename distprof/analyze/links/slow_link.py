@@ -72,7 +72,10 @@ def detect_slow_links(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
     slow = [(link.hosts, _excess_of_link(cycles, traffic, link, links)) for link in links]
     slow = slow or list_slow_groups(cycles, traffic)
     found = [
-        _make_candidate(traffic, speeds, hosts, probed.get(hosts), excess_ns)
+        dataclasses.replace(
+            _make_candidate(traffic, speeds, hosts, probed.get(hosts), excess_ns),
+            ends=_list_ends(cycles, traffic, probed[hosts], links) if hosts in probed else (),
+        )
         for hosts, excess_ns in slow
         if excess_ns.any() and _share_together(cycles, traffic, excess_ns) >= TOGETHER_RATIO
     ]
@@ -116,8 +119,23 @@ def _make_candidate(
     )  # fmt: skip
 
 
-def _excess_of_link(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink]) -> FloatArray:
-    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``."""
+def _list_ends(
+    cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink]
+) -> tuple[Counterfactual, ...]:
+    """What the excess of a link leaves or takes too much, if its probes read too little or too much."""
+    excess_ns = _excess_of_link(cycles, traffic, link, links)
+    return tuple(
+        Counterfactual(transfer_ns=_excess_of_link(cycles, traffic, link, links, side=side) - excess_ns)
+        for side in (-1, 1) if any(link.reaches)
+    )  # fmt: skip
+
+
+def _excess_of_link(
+    cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, links: list[SlowLink], *, side: int = 0
+) -> FloatArray:
+    """What transfers take beyond what they would on a usual link, ``[num_ranks, num_cycles, num_collectives]``; with a
+    ``side`` of 1 or -1, if the link and the others are as unlike or as like as their probes allow."""
+    slower, faster = (float(np.exp(side * reach)) for reach in link.reaches)
     excess_ns = np.zeros_like(cycles.transfer_ns)
     crossing = [item for item in traffic if crosses(item, link.far)]
     for item in crossing:
@@ -125,9 +143,10 @@ def _excess_of_link(cycles: SyncCycles, traffic: list[Traffic], link: SlowLink, 
         num_bytes = count_link_bytes([other for other in crossing if other.index == item.index], link.far)
         took_ns = cycles.transfer_ns[item.rows, :, item.index]
         usual_ns = float(midmean(took_ns.ravel()))
+        pace, repaired = link.bytes_per_s / slower, compute_repaired_speed(link, crossed) * faster
         now_ns, then_ns = (
-            _shorten(usual_ns, num_bytes, crossed[0].bytes_per_s, pace)
-            for pace in (link.bytes_per_s, compute_repaired_speed(link, crossed))
+            _shorten(usual_ns, num_bytes, crossed[0].bytes_per_s / slower, speed)
+            for speed in (pace, max(pace, repaired))
         )
         excess_ns[item.rows, :, item.index] = took_ns * (now_ns - then_ns) / usual_ns if usual_ns > 0 else 0.0
     return excess_ns

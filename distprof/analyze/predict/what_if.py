@@ -69,8 +69,9 @@ def _list_fixes(
         return
     for item, cost in cause_costs.named:
         yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
-    if len(cause_costs.named) > 1:
-        change = f"all {len(cause_costs.named)} named causes fixed"
+    number = sum(item.has_name for item, _ in cause_costs.named)
+    if number > 1:
+        change = f"all {number} named causes fixed"
         yield change, cause_costs.together_ratio, "each of them as above"
 
 

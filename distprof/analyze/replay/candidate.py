@@ -39,6 +39,9 @@ class CandidateCause:
     excess_ns: FloatArray | None = None
     """By cycle, ``[num_cycles]``: the counterfactual takes its midmean over ``acts``, whose error counts in the
     interval of the cost. None: the counterfactual differs by cycle, and its error does not count."""
+    ends: tuple[Counterfactual, ...] = ()
+    """What goes besides, if it is as small or as large as the ends of its 95 % interval say. Empty: it is measured by
+    cycle, or ``excess_ns`` tells."""
     pattern: Pattern | None = None
     is_throughout: bool = False
     """They are slower at all that they do, as `is_slower_throughout` tells."""
@@ -64,6 +67,11 @@ class CandidateCause:
     def is_irregular(self) -> bool:
         """Whether it acts in some cycles and not in those between them."""
         return self.kind is VerdictKind.STALLS or self.pattern is Pattern.INTERMITTENT
+
+    @property
+    def is_sized_by_event(self) -> bool:
+        """Whether what it takes was measured in each of the cycles in which it acts."""
+        return self.is_irregular and self.excess_ns is None
 
     @property
     def is_stretch(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
-from distprof.analyze.stats.mean_interval import estimate, measure_skew, spread_error
+from distprof.analyze.stats.mean_interval import estimate, measure_skew, measure_unseen_error, spread_error
 from distprof.analyze.stats.significance import binomial_tail
 from distprof.analyze.stats.statistics import FEW, midmean
 from distprof.facts.run import Clock, FloatArray
@@ -95,7 +96,7 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     return CauseCosts(
         named=tuple(kept), jitter=jitter, communication=communication, joint_ns=joint_ns,
         step_ns=float(as_is_ns.mean()),
-        together_ratio=_cost_all(cycles, as_is_ns, [item for item, _ in kept], joint_ns),
+        together_ratio=_cost_all(cycles, as_is_ns, [pair for pair in kept if pair[0].has_name], joint_ns),
         ideal_ns=min(float(np.median(own_ns, axis=0).mean()), float(as_is_ns.mean()) - sum(joint_ns)),
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def _cost(
     others = [other.counterfactual for other in candidates if other is not item and other.has_name]
     if others:
         last_ns = replay_without(cycles, others) - replay_without(cycles, [*others, *gone])
-    return _make_cost(item, as_is_ns, first_ns, last_ns)
+    return _make_cost(item, as_is_ns, first_ns, last_ns, cycles.num_in_run)
 
 
 def _allow_for_early_transfers(
@@ -146,10 +147,11 @@ def _allow_for_other_transfers(
 ) -> list[tuple[CandidateCause, Cost]]:
     """Intervals that also hold what late ranks cost if transfers without them were like the quicker or the slower of
     those recorded. A rank that computes for longer than its share of a core is scheduled later to transfer, one that
-    sleeps at once, and ranks that wait for longer take longer to wake up: what no recorded step tells."""
+    sleeps at once, and ranks that wait for longer take longer to wake up: what no recorded step tells. What a link
+    costs depends on how fast it and the others are, and probes err."""
     candidates, found = [item for item, _ in listed], []
     for item, cost in listed:
-        for change in _list_other_transfers(cycles, item) if item.kind in LATE_KINDS else ():
+        for change in _list_other_transfers(cycles, item) if item.kind in LATE_KINDS else item.ends:
             cost = cost.widen(_cost(cycles, as_is_ns, candidates, item, change))
         found.append((item, cost))
     return found
@@ -167,28 +169,40 @@ def _list_other_transfers(cycles: SyncCycles, *candidates: CandidateCause) -> li
 
 
 def _cost_all(
-    cycles: SyncCycles, as_is_ns: FloatArray, candidates: Sequence[CandidateCause], joint_ns: Sequence[float]
+    cycles: SyncCycles,
+    as_is_ns: FloatArray,
+    named: Sequence[tuple[CandidateCause, Cost]],
+    joint_ns: Sequence[float],
 ) -> Estimate:
-    """Share of the step that removing everything saves, with an interval as wide as those of its parts."""
-    whole_ns, counterfactuals = float(as_is_ns.mean()), [item.counterfactual for item in candidates]
-    error_ns = np.zeros(len(as_is_ns))
-    for item, part_ns in zip(candidates, joint_ns, strict=False):
+    """Share of the step that removing everything with a name saves, with an interval as wide as those of its parts: of
+    events, whose errors are independent of each other's, and then of what acts all the time."""
+    whole_ns, all_gone = float(as_is_ns.mean()), [item.counterfactual for item, _ in named]
+    events = [(item, cost) for item, cost in named if item.is_sized_by_event]
+    lasting = [
+        (item, part_ns) for (item, _), part_ns in zip(named, joint_ns, strict=False) if not item.is_sized_by_event
+    ]
+    events_gone = [item.counterfactual for item, _ in events]
+    left_ns = replay_without(cycles, events_gone)
+    error_ns, sets = np.zeros(len(as_is_ns)), np.zeros(len(as_is_ns), dtype=np.int64)  # sets by which causes act
+    for index, (item, part_ns) in enumerate(lasting):
+        sets += item.acts * 2**index
         if item.excess_ns is not None and item.acts.any():
             error_ns[item.acts] += spread_error(item.excess_ns[item.acts], part_ns / float(item.acts.mean()))
-    sets = np.zeros(len(as_is_ns), dtype=np.int64)  # by which causes act
-    for index, item in enumerate(candidates):
-        sets += item.acts * 2**index
 
     def cost(saved_ns: FloatArray) -> Estimate:
         return estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)[1]
 
-    found = cost(as_is_ns - replay_without(cycles, counterfactuals))
+    found = cost(left_ns - replay_without(cycles, all_gone))
     for supposed in _list_supposed(cycles):
-        found = _widen(found, cost(replay_without(supposed, ()) - replay_without(supposed, counterfactuals)))
-    late = [item for item in candidates if item.kind in LATE_KINDS]
-    for change in _list_other_transfers(cycles, *late) if late else ():
-        found = _widen(found, cost(as_is_ns - replay_without(cycles, [*counterfactuals, change])))
-    return found
+        found = _widen(found, cost(replay_without(supposed, events_gone) - replay_without(supposed, all_gone)))
+    late = [item for item, _ in lasting if item.kind in LATE_KINDS]
+    changes = _list_other_transfers(cycles, *late) if late else []
+    for change in itertools.chain(changes, *(item.ends for item, _ in lasting)):
+        found = _widen(found, cost(left_ns - replay_without(cycles, [*all_gone, change])))
+    value = float((as_is_ns - left_ns).mean()) / whole_ns + found.value
+    below = math.hypot(found.value - found.low, *(cost.lost_ratio.value - cost.lost_ratio.low for _, cost in events))
+    above = math.hypot(found.high - found.value, *(cost.lost_ratio.high - cost.lost_ratio.value for _, cost in events))
+    return Estimate(value=value, low=value - below, high=max(min(value + above, 1.0), value))
 
 
 def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
@@ -207,10 +221,12 @@ def _floor(found: Estimate) -> Estimate:
     return Estimate(value=max(found.value, 0.0), low=max(found.low, 0.0), high=max(found.high, 0.0))
 
 
-def _make_cost(item: CandidateCause | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray) -> Cost:
+def _make_cost(
+    item: CandidateCause | None, as_is_ns: FloatArray, first_ns: FloatArray, last_ns: FloatArray, among: int
+) -> Cost:
     whole_ns = float(as_is_ns.mean())
-    lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns)
-    alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns)
+    lost_ns, lost_ratio = _estimate(item, first_ns, whole_ns, among)
+    alone_ns, alone_ratio = (lost_ns, lost_ratio) if last_ns is first_ns else _estimate(item, last_ns, whole_ns, among)
     time_ratio = 1.0 if item is None or not item.is_stretch else float(as_is_ns[item.acts].sum() / as_is_ns.sum())
     return Cost(
         lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=alone_ns, alone_ratio=alone_ratio, time_ratio=time_ratio,
@@ -229,8 +245,11 @@ def _is_sure(item: CandidateCause, saved_ns: FloatArray) -> bool:
     return binomial_tail(more, more + less, 0.5) <= SIGN_LEVEL
 
 
-def _estimate(item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float) -> tuple[Estimate, Estimate]:
-    """Mean over all cycles; the interval is from those in which the cause acts."""
+def _estimate(
+    item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float, among: int
+) -> tuple[Estimate, Estimate]:
+    """Mean over all cycles; the interval is from those in which the cause acts and, of events, also holds what they
+    cost if those in cycles that were not recorded are more or fewer than usual."""
     saved_ns = np.where(np.abs(saved_ns) < 1.0, 0.0, saved_ns)  # rounding errors
     if item is None or not item.acts.any():
         return estimate(saved_ns, whole_ns)
@@ -243,6 +262,11 @@ def _estimate(item: CandidateCause | None, saved_ns: FloatArray, whole_ns: float
     value = float(saved_ns.mean()) / whole_ns
     skew = 0.0 if excess_ns is None else measure_skew(excess_ns) / max(float(midmean(excess_ns)), 1.0)
     low, high = min(ratio.low * share, value), max(min(ratio.high * share + skew * value, 1.0), value)
+    if item.is_sized_by_event:
+        unseen = measure_unseen_error(saved_ns, among).reach / whole_ns
+        least = low * min(len(saved_ns) / max(among, 1), 1.0)  # if nothing happened in the others
+        low = max(value - math.hypot(value - low, unseen), least)
+        high = value + math.hypot(high - value, unseen)
     found = Estimate(value=value, low=low, high=high)
     return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
 
@@ -266,9 +290,9 @@ def _divide(
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
     last_ns = named_gone_ns - down[-1]
     first_ns = as_is_ns - _replay_punctual(cycles, counterfactuals) if count else last_ns
-    jitter = _make_cost(None, as_is_ns, first_ns, last_ns)
+    jitter = _make_cost(None, as_is_ns, first_ns, last_ns, cycles.num_in_run)
     jitter = dataclasses.replace(jitter, lost_ns=_floor(jitter.lost_ns), lost_ratio=_floor(jitter.lost_ratio))
-    communication = _make_cost(None, as_is_ns, as_is_ns - instant_ns, named_gone_ns - up[-1])
+    communication = _make_cost(None, as_is_ns, as_is_ns - instant_ns, named_gone_ns - up[-1], cycles.num_in_run)
     return joint_ns, jitter, communication
 
 

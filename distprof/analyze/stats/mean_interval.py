@@ -86,6 +86,26 @@ def _estimate_autocorrelation(away: FloatArray, power: float) -> float:
     return min(max(found, 0.0), MAX_AUTOCORRELATION)
 
 
+def measure_unseen_error(values: FloatArray, among: int) -> MeanError:
+    """The error of the mean of some cycles, with something in few of them, as that of all cycles of a run.
+
+    What was recorded is known. The rest may hold more of it or less: the variance of the mean of a random sample. It is
+    as unsure as the number of events from which it comes, and a burst of neighbours is one event. Source: Cochran
+    (1977), Sampling Techniques, 2.6 and 9.
+
+    Args:
+        values: ``[num_cycles]``; 0: nothing.
+        among: How many cycles the run had.
+    """
+    number, there = len(values), values != 0
+    bursts = int(there[:1].sum() + (there[1:] & ~there[:-1]).sum())
+    if number >= among or not bursts or number < 2:
+        return MeanError(variance=0.0, degrees_of_freedom=math.inf)
+    together = max(float(there.sum()) / bursts * (1 - float(there.mean())), 1.0)  # some are neighbours by chance
+    variance = float(values.var(ddof=1)) / number * together * (1 - number / among)
+    return MeanError(variance=variance, degrees_of_freedom=2.0 * bursts)
+
+
 def combine_errors(errors: Sequence[MeanError], weights: Sequence[float]) -> MeanError:
     """The error of a weighted sum of independent means. Source: Satterthwaite (1946), Biometrics Bulletin 2."""
     parts = [weight * weight * item.variance for item, weight in zip(errors, weights, strict=True)]
@@ -148,7 +168,8 @@ def estimate(
         whole_ns: Mean cycle.
         error_ns: What the error of the change itself adds, by cycle, as from `spread_error`. None: nothing.
         sets: As in `measure_error_of_sets`. None: the cycles are all alike.
-        least_ns: Where the interval would reach 0, it ends here instead. None: at 0, if nothing is below that.
+        least_ns: Where the interval would reach 0, it ends here instead, or where that of few cycles does. None: at 0,
+            if nothing is below that.
         most_ns: No interval reaches beyond this: nothing saves more than there is. None: the mean cycle.
     """
     value = float(lost_ns.mean())
@@ -157,7 +178,7 @@ def estimate(
     low, high = value - error.reach, value + error.reach
     if low <= 0 and lost_ns.min() >= 0:
         few_ns = _weigh_few(lost_ns) if len(lost_ns) < FEW else 0.0
-        low = min(value, few_ns if least_ns is None else least_ns)
+        low = min(value, max(few_ns, least_ns or 0.0))
     high = max(min(high, whole_ns if most_ns is None else most_ns), value)
     share = Estimate(value=value / whole_ns, low=low / whole_ns, high=high / whole_ns)
     return Estimate(value=value, low=low, high=high), share

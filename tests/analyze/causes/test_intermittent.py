@@ -222,7 +222,18 @@ def test_what_stretches_a_rank_does_not_hide_its_other_events() -> None:
     own_ns[2, [22, 23, 42, 43, 45], PHASE[Phase.FORWARD]] += 55 * MS
     (found,) = name(own_ns)
     assert (found.rows.tolist(), found.part) == ([2], Phase.FORWARD)
-    assert np.flatnonzero(found.acts).tolist() == [23, 42, 43, 45]
+    assert np.flatnonzero(found.acts).tolist() == [22, 23, 42, 43, 45]
+    taken_ns = found.counterfactual.work_ns[2].sum(axis=1)
+    assert taken_ns[22] == pytest.approx(55 * MS, rel=0.1)  # without what the whole step takes longer
+
+
+def test_a_step_that_is_slow_as_a_whole_is_no_event_of_a_part() -> None:
+    """Four delays of 55 ms in forward; in another step the same rank takes three times as long for everything."""
+    own_ns = draw_own(np.random.default_rng(2), 8, 50)
+    own_ns[[2, 3, 4, 5, 5], [30, 29, 38, 8, 47]] *= 3
+    own_ns[2, [12, 23, 36, 43], PHASE[Phase.FORWARD]] += 55 * MS
+    (found,) = name(own_ns)
+    assert np.flatnonzero(found.acts).tolist() == [12, 23, 36, 43]
 
 
 def test_parts_with_the_same_events_are_tested_as_one() -> None:

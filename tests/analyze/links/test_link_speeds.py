@@ -129,6 +129,16 @@ def test_a_link_beyond_chance_by_hand() -> None:
     assert not is_beyond_chance(slow, "b", "cde") and is_beyond_chance(slower, "b", "cde")
 
 
+def test_how_far_off_a_slow_link_may_be_by_hand() -> None:
+    """As above: t exceeds 2.571 with a probability of 2.5 %, and of the error's square the link's own readings have
+    1/2 of 1/2 + 1/6."""
+    others = (90.0, 100.0, 110.0)
+    logs = np.log(others)
+    error = np.sqrt(2 * ((logs - logs.mean()) ** 2).sum() / 5 * (1 / 2 + 1 / 6))
+    (link,) = list_slow(read(20, *others, last=(20, *others)))
+    assert link.reaches == pytest.approx((2.571 * error * 3 / 4, 2.571 * error / 4), rel=1e-3)
+
+
 @pytest.mark.parametrize("count", [3, 7, 15])
 def test_readings_that_err_by_a_fifth_name_hardly_any_of_links_that_are_alike(count: int) -> None:
     """Of 400 jobs 2 are allowed: 0.5 %; the 99 % point of that binomial is 6."""

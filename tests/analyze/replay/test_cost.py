@@ -123,3 +123,35 @@ def test_a_part_that_some_cycles_lack_is_compared_in_those_that_have_it() -> Non
     named = dataclasses.replace(candidate(1, 3), part=Stretch.EVALUATION)
     told = gather_evidence(cycles, named)[-1]
     assert (told.label, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)
+
+
+def make_stalls(num_in_run: int) -> CauseCosts:
+    """Three of twelve cycles lose 40 to rank 1, and one loses 30 to nobody in particular."""
+    cycles = dataclasses.replace(make_cycles([100, 100], 10), num_in_run=num_in_run)
+    work_ns, acts = cycles.work_ns.copy(), np.isin(np.arange(STEPS), [2, 5, 9])
+    work_ns[1, acts] += 40
+    work_ns[:, 7] += 30
+    cycles = dataclasses.replace(cycles, work_ns=work_ns, blocked_ns=work_ns.max(axis=0) - work_ns + 10)
+    stalls = dataclasses.replace(
+        candidate(1, 40), kind=VerdictKind.STALLS, acts=acts, excess_ns=None,
+        counterfactual=Counterfactual(work_ns={1: np.where(acts, 40.0, 0.0)[:, None]}),
+    )  # fmt: skip
+    nobodys = dataclasses.replace(
+        stalls, rows=np.array([], dtype=np.int64), part=None, acts=np.arange(STEPS) == 7,
+        counterfactual=Counterfactual(work_ns={row: 30.0 * (np.arange(STEPS) == 7)[:, None] for row in (0, 1)}),
+    )  # fmt: skip
+    return cost_causes(cycles, [stalls, nobodys])
+
+
+def test_stalls_may_be_more_in_cycles_that_were_not_recorded() -> None:
+    """All twelve are known: 10 ns a cycle, without a doubt. Of fifteen, the other three may hold none, or more."""
+    known, sample = (made.named[0][1].lost_ns for made in (make_stalls(12), make_stalls(15)))
+    assert (known.low, known.value, known.high) == pytest.approx((10, 10, 10))
+    assert sample.value == pytest.approx(10) and sample.low == pytest.approx(8) and 12 < sample.high < 20
+
+
+def test_all_causes_together_are_those_with_a_name_and_as_unsure() -> None:
+    made = make_stalls(15)
+    assert len(made.named) == 2
+    lost, together = made.named[0][1].lost_ratio, made.together_ratio
+    assert (together.low, together.value, together.high) == pytest.approx((lost.low, lost.value, lost.high))

@@ -16,6 +16,7 @@ from distprof.analyze.stats.mean_interval import (
     influence_on_midmean,
     measure_error_of_sets,
     measure_mean_error,
+    measure_unseen_error,
     spread_error,
 )
 from distprof.analyze.stats.statistics import midmean
@@ -138,3 +139,25 @@ def test_nothing_saves_more_than_there_is() -> None:
     assert (lost.high, share.high) == (109.5, 1) and share.value == pytest.approx(0.909, abs=0.001)
     conditional, _ = estimate(np.array([1990.0, 1980.0, 2000.0]), 109.5, most_ns=2190.0)
     assert conditional.high > 1990
+
+
+def test_the_error_of_what_was_not_recorded_by_hand() -> None:
+    """Two of eight cycles lose 40; ten there were. The variance of such a sample is 2400 / 7 / 8 times two tenths, and
+    that of four degrees of freedom has two events."""
+    values = np.array([40.0, 0, 0, 0, 40, 0, 0, 0])
+    error = measure_unseen_error(values, 10)
+    assert error.variance == pytest.approx(2400 / 7 / 8 * 0.2) and error.degrees_of_freedom == 4
+    assert measure_unseen_error(values, 8).reach == measure_unseen_error(np.zeros(8), 10).reach == 0
+    together = measure_unseen_error(np.array([0.0, 40, 40, 0, 0, 0, 0, 0]), 10)
+    assert together.variance == pytest.approx(1.5 * error.variance) and together.degrees_of_freedom == 2
+
+
+@pytest.mark.parametrize("lost", [10, 40])
+def test_what_some_cycles_tell_holds_for_all_of_them(lost: int) -> None:
+    """Of 400 runs of 200 cycles with a stall in one of ten, of which some were not recorded."""
+    draws, held = np.random.default_rng(4), 0
+    for _ in range(400):
+        run = np.where(draws.permutation(200) < 20, 50.0 + draws.normal(size=200), 0.0)
+        seen = run[np.sort(draws.permutation(200)[lost:])]
+        held += abs(seen.mean() - run.mean()) <= measure_unseen_error(seen, 200).reach
+    assert 0.92 <= held / 400 <= 0.99
