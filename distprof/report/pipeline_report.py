@@ -6,7 +6,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StageReport:
+class PipelineRankReport:
     """What one rank does in a step of a pipeline, means per step, host clock, ns."""
 
     rank: int
@@ -61,7 +61,7 @@ class PipelineReport:
     """The bubble that GPipe, 1F1B or interleaved 1F1B has if all stages take equally long and transfers no time: of p
     ranks with v stages each and m micro-batches, (p - 1) / (v m + p - 1). Source: Narayanan et al. (2021), Efficient
     Large-Scale Language Model Training on GPU Clusters. None: see the notes."""
-    stages: tuple[StageReport, ...]
+    stages: tuple[PipelineRankReport, ...]
     """One per rank, in ascending order."""
     notes: tuple[str, ...]
     """What is not known, and why."""

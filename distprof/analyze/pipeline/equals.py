@@ -16,7 +16,7 @@ from distprof.analyze.pipeline.candidates import (
     share_alpha,
 )
 from distprof.analyze.pipeline.work import PASSES, Recorded
-from distprof.analyze.stats.statistics import midmean
+from distprof.analyze.stats.statistics import mad_sigma, median_of_others, midmean
 from distprof.facts.operations import Kind
 from distprof.facts.run import FloatArray
 from distprof.report.operations_report import PipelineCauseKind
@@ -56,9 +56,9 @@ def _measure_scatter(logs: FloatArray, replica: int, stage: int) -> float:
 
 
 def _measure_spread(excess: FloatArray) -> float:
-    """Of the usual excesses of workers, about 0; ``[num_steps, ...]``."""
-    centres = midmean(np.moveaxis(excess, 0, -1))
-    return 1.4826 * float(np.median(np.abs(centres))) if centres.size else 0.0
+    """Of the usual excesses of workers, about 0, and not about their median; ``[num_steps, ...]``."""
+    centres = midmean(np.moveaxis(excess, 0, -1)).ravel()
+    return float(mad_sigma(np.concatenate([centres, -centres]))) if centres.size else 0.0
 
 
 def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
@@ -161,7 +161,7 @@ def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
         if stage is None:
             target_ns = np.full(stages, own_ns.mean())
         else:
-            moved_ns = (own_ns[stage] - np.median(np.delete(own_ns, stage))) / stages
+            moved_ns = (own_ns[stage] - float(median_of_others(own_ns, stage))) / stages
             target_ns = own_ns + moved_ns
             target_ns[stage] -= moved_ns * stages
         rows = recorded.select(kind)

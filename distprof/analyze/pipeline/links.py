@@ -31,7 +31,8 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
     if replicas * links < 2:
         return []
     if links > 1:
-        others = [fast_median(np.delete(speeds, link, axis=2).reshape(num_steps, -1), axis=1) for link in range(links)]
+        rest = [np.delete(speeds, link, axis=2).reshape(num_steps, -1) for link in range(links)]
+        others = [fast_median(each, axis=1) for each in rest]
         excess = speeds - np.stack(others, axis=1)[:, None, :]
     else:
         excess = compare_with_others(speeds, axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineKind, PipelineOperations, list_operations
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.run import FloatArray, IntArray
-from distprof.report.pipeline_report import PipelineReport, StageReport
+from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 
 _FORWARD, _BACKWARD = PIPELINE_CODE[PipelineKind.FORWARD], PIPELINE_CODE[PipelineKind.BACKWARD]
 _SENDS = [PIPELINE_CODE[kind] for kind in (PipelineKind.FORWARD_SEND, PipelineKind.BACKWARD_SEND)]
@@ -46,7 +46,7 @@ def report_pipeline(measured_steps: MeasuredSteps) -> PipelineReport | None:
     )
 
 
-def _measure_rank(operations: PipelineOperations, rank: int) -> StageReport | None:
+def _measure_rank(operations: PipelineOperations, rank: int) -> PipelineRankReport | None:
     """Means over the steps with a forward and a backward. None: there is none."""
     own = np.arange(*np.searchsorted(operations.rank, [rank, rank + 1]))
     kind, start_ns, waited_ns = operations.kind[own], operations.start_ns[own], operations.waited_ns[own]
@@ -70,7 +70,7 @@ def _measure_rank(operations: PipelineOperations, rank: int) -> StageReport | No
     chunks = max(len(np.unique(operations.chunk[own][computes])), 1)
     counts = np.unique(np.bincount(step[kind == _FORWARD], minlength=len(numbers))[used])
     place, split_ns = int(operations.pp[own][0]), _split_waits(operations, own, step, used)
-    return StageReport(
+    return PipelineRankReport(
         rank=rank, replica=int(operations.dp[own][0]), stage=place if place >= 0 else None, chunks=chunks,
         micro_batches=int(counts[0]) // chunks if len(counts) == 1 and counts[0] % chunks == 0 else None,
         forward_ns=forward_ns, backward_ns=backward_ns, waiting_ns=sum(parts_ns), warmup_ns=parts_ns[0],
@@ -102,7 +102,10 @@ def _split_waits(
 
 
 def _compute_theory(
-    operations: PipelineOperations, stages: Sequence[StageReport], num_stages: int | None, micro_batches: int | None
+    operations: PipelineOperations,
+    stages: Sequence[PipelineRankReport],
+    num_stages: int | None,
+    micro_batches: int | None,
 ) -> tuple[float | None, str]:
     """The bubble of the schedule as such, or None and why it is not known."""
     if bool(operations.weights.any()):

@@ -8,7 +8,7 @@ from pathlib import Path
 from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
 from distprof.render.files.operations_timeline import render_operations_trace
-from distprof.render.html.page import capitalise, end_sentence, make_page, show_section
+from distprof.render.html.html import capitalise, end_sentence, make_page, show_section
 from distprof.render.markup import show
 from distprof.render.sections.operations_sections import describe_pipeline, list_operations_sections, name_pipeline
 from distprof.report.operations_report import OperationsReport, to_plain_operations

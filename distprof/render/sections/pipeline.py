@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_ratio, format_time
-from distprof.report.pipeline_report import PipelineReport, StageReport
+from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 from distprof.report.report import Report
 
 PIPELINE_HEADS = (
@@ -56,7 +56,7 @@ def show_pipeline(report: Report) -> Section:
     )  # fmt: skip
 
 
-def _show_stage(item: StageReport, replicas: int) -> list[str]:
+def _show_stage(item: PipelineRankReport, replicas: int) -> list[str]:
     stage = NOT_MEASURED if item.stage is None else f"{item.stage:,}"
     place = f"{stage} of replica {item.replica:,}" if replicas > 1 else stage
     batches = NOT_MEASURED if item.micro_batches is None else f"{item.micro_batches:,}"
