@@ -207,7 +207,7 @@ def _note_missing(measured_steps: MeasuredSteps) -> list[str]:
 
 
 def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
-    """Whether several ranks recorded collectives and none was seen, not even between steps."""
+    """Whether several ranks recorded collectives and none was seen, not even between steps, nor an exchange of two."""
     counts = np.array([measured_steps.mean(f"{kind}_count")[measured_steps.present] for kind in KINDS])
     counts = counts[np.isfinite(counts).any(axis=1)]  # kinds that the recorder did not know say nothing
     return (
@@ -216,6 +216,7 @@ def _lacks_collectives(measured_steps: MeasuredSteps) -> bool:
         and counts.size > 0
         and bool((counts == 0).all())
         and not (np.nan_to_num(measured_steps.run.column("between_count")) > 0).any()
+        and not any(info.point_to_point for info in measured_steps.run.ranks)
     )
 
 

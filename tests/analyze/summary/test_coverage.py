@@ -106,6 +106,7 @@ def test_ranks_that_never_met_are_noted() -> None:
     between = {"between_count": np.arange(4) % 2}  # as where parameters are averaged after every second step
     assert not any("no collective" in note for note in cover(make_run(columns={**alone, **between})).notes)
     assert cover(make_run(num_ranks=1, columns=alone)).notes == ()
+    assert cover(make_run(columns=alone, infos={0: {"point_to_point": True}})).notes == ()  # the stages of a pipeline
 
 
 @pytest.mark.parametrize(
