@@ -22,8 +22,7 @@ _MEGATRON = {
     "DATA_PARALLEL_GROUP": "dp", "TENSOR_MODEL_PARALLEL_GROUP": "tp", "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "CONTEXT_PARALLEL_GROUP": "cp", "EXPERT_MODEL_PARALLEL_GROUP": "ep",
 }  # fmt: skip
-_OF_SEVERAL = re.compile(r"[A-Z0-9_]+_GROUP(_[A-Z0-9_]+)?")
-"""Megatron's other groups: parts and products of these dimensions, and copies of them."""
+_CAPITALS = re.compile(r"[A-Z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def list_dimensions(groups: Iterable[RankGroup], world_size: int) -> list[Dimens
 def build_mesh(dimensions: Sequence[Dimension]) -> Mesh | None:
     """The coordinates in the named dimensions that tell most ranks apart, and of those that tell as many, in the most
     dimensions: products of others then have none of their own. None: nothing is named."""
-    named = [each for each in dimensions if each.given and _OF_SEVERAL.fullmatch(each.name) is None][:MAX_AXES]
+    named = [each for each in dimensions if each.given and not _is_of_several(each.name)][:MAX_AXES]
     best: tuple[int, int] = (0, 0)
     chosen: tuple[Dimension, ...] = ()
     for count in range(1, len(named) + 1):
@@ -113,6 +112,11 @@ def build_mesh(dimensions: Sequence[Dimension]) -> Mesh | None:
     return Mesh(
         axes=tuple(axis.name for axis in ordered), places=tuple(RankPlace(rank=rank, at=at) for rank, at in places)
     )
+
+
+def _is_of_several(name: str) -> bool:
+    """Whether it is one of Megatron's other groups: parts and products of the dimensions, and copies of them."""
+    return _CAPITALS.fullmatch(name) is not None and ("_GROUP_" in name[1:-1] or name[1:].endswith("_GROUP"))
 
 
 def _locate(axes: Sequence[Dimension]) -> dict[int, Members]:

@@ -62,6 +62,7 @@ def train_where_one_cannot_connect(world: World, folder: str, break_it: Callable
     open_session.print_to_stderr = said.append
     os.environ["RANK"] = str(world.rank)  # who says what is said once
     session = begin(folder)
+    assert agreement.CONNECT_S <= 20
     agreement.CONNECT_S = 1.0
     if world.rank == 1:
         break_it()
@@ -131,7 +132,9 @@ def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blam
     run = read_run(tmp_path / "run")
     recorded = {info.rank: len(run.column("step")[row]) for row, info in enumerate(run.ranks) if row < 2}
     assert recorded == {0: STEPS, 1: STEPS} and [info.point_to_point for info in run.ranks[:2]] == [True] * 2
-    verdict = json.loads((tmp_path / "run" / "report.json").read_text())["verdict"]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    verdict = report["verdict"]
+    assert report["coverage"]["ranks_missing"] == [2]  # and it is said
     assert (verdict["kind"], verdict["rank"]) == ("none", None)
     assert "point to point" in verdict["reason"]
 

@@ -17,8 +17,8 @@ from distprof.report.wait_report import LASTING_KINDS, Pattern, VerdictKind
 MIN_TAKEN_RATIO = 0.005
 """Share of the step that a cause must take of a rank's time to be a candidate."""
 MIN_COST_RATIO = 0.0025
-"""Share of the step that a candidate must cost to be listed. That is half of what it takes, as where one of two equal
-ranks is late: the other would have been the last one in half of the steps anyway."""
+"""Share of the step that a candidate must cost to be listed, unless most of what it takes is hidden. That is half of
+what it takes, as where one of two equal ranks is late: the other would have been last in half of the steps anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_COST_RATIO, CandidateCause
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
 from distprof.analyze.stats.mean_interval import estimate, measure_skew, measure_unseen_error, spread_error
 from distprof.analyze.stats.significance import binomial_tail
@@ -28,6 +28,8 @@ from distprof.report.wait_report import LATE_KINDS, Estimate
 MAX_LISTED = 8
 SIGN_LEVEL = 0.025
 """Of the sign test that a cause costs something."""
+SEEN_RATIO = 0.25
+"""Of what a cause takes: if it costs less, most of it is hidden."""
 QUARTILES = (0.25, 0.75)
 
 
@@ -44,12 +46,6 @@ class Cost:
     is_sure: bool = False
     """It costs more cycles time than it spares, first or last, by more than chance. An interval may reach 0 all the
     same: it is of how much, for steps that drift, and holds the error of the excess, which was tested before."""
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether it is beyond doubt and worth mentioning, first or last."""
-        parts = (self.lost_ratio, self.alone_ratio)
-        return any(part.value >= MIN_COST_RATIO and (part.low > 0 or self.is_sure) for part in parts)
 
     def in_stretch(self, ratio: Estimate) -> Estimate:
         """A share of the mean step as a share of the steps in which the cause acts."""
@@ -108,11 +104,22 @@ def _drop_small(
     left = list(candidates)
     while left:
         costed = [(item, _cost(cycles, as_is_ns, left, item)) for item in left]
-        listed = [pair for pair in costed if pair[1].is_listed]
+        listed = [(item, cost) for item, cost in costed if _is_listed(item, cost, len(as_is_ns))]
         if len(listed) == len(left):
             return listed
         left = [item for item, _ in listed]
     return []
+
+
+def _is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
+    """Whether it is beyond doubt and worth mentioning, first or last. Where most of what it takes is hidden, as by
+    transfers, the replay does not know the rest so well, and it must be more."""
+    taken_ns = item.taken_ns / num_cycles
+    for cost_ns, ratio in ((cost.lost_ns, cost.lost_ratio), (cost.alone_ns, cost.alone_ratio)):
+        least = MIN_COST_RATIO if 0 < SEEN_RATIO * taken_ns <= cost_ns.value else MIN_TAKEN_RATIO
+        if ratio.value >= least and (ratio.low > 0 or cost.is_sure):
+            return True
+    return False
 
 
 def _cost(

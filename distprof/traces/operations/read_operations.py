@@ -6,6 +6,7 @@ Types that could hold code or nest are refused before anything of them is read.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import importlib.util
@@ -40,9 +41,9 @@ Batch = Mapping[str, npt.NDArray[Any]]
 
 def is_operations(path: Path) -> bool:
     """Whether it is a file that claims to be a table: Parquet by its content, or named like a table."""
-    if not path.is_file():
-        return False
-    return path.suffix in (".csv", ".parquet") or begins_with(path, PARQUET_MAGIC)
+    with contextlib.suppress(OSError):  # whoever reads it says so
+        return path.is_file() and (path.suffix in (".csv", ".parquet") or begins_with(path, PARQUET_MAGIC))
+    return False
 
 
 def read_operations(path: Path) -> Operations:
