@@ -142,8 +142,8 @@ def _check_parallel(config: Config, world_size: int) -> None:
     )
     if tp > 1 and strategy.name == "ddp" and world_size > parallel.model_ranks:
         raise UsageError(
-            f"{named} with {world_size // parallel.model_ranks} replicas: DistributedDataParallel cannot hold parameters "
-            "that tensor parallelism has cut: use strategy=fsdp"
+            f"{named} with {world_size // parallel.model_ranks} replicas: DistributedDataParallel cannot hold "
+            "parameters that tensor parallelism has cut: use strategy=fsdp"
         )
     _require(
         train.precision != "fp16", f"{named} train.precision=fp16: gradients of a cut model are not scaled; use bf16"

@@ -37,7 +37,7 @@ TENSOR_PLAN: dict[str, Callable[[], ParallelStyle]] = {
 """How each matrix of a block is cut; only llama has a gate."""
 
 
-class Stage(nn.Module):
+class ModelStage(nn.Module):
     """What one stage of a pipeline holds of a transformer. Its modules have the names that they have in the whole."""
 
     def __init__(self, whole: Transformer, index: int, number: int, *, activation_checkpointing: bool) -> None:
@@ -187,7 +187,7 @@ def build_parallel(config: Config, world: World) -> TensorStrategy:
         whole = Transformer(train.model, activation_checkpointing=recomputes)
     model: nn.Module = whole
     if parallel.pp > 1:
-        model = Stage(whole, mesh.get_local_rank("pp"), parallel.pp, activation_checkpointing=recomputes)
+        model = ModelStage(whole, mesh.get_local_rank("pp"), parallel.pp, activation_checkpointing=recomputes)
     if parallel.tp > 1:
         _cut_matrices(model, mesh["tp"])
     if "dp" in names and isinstance(strategy, FsdpConfig):
