@@ -73,7 +73,8 @@ class ModelStage(nn.Module):
         if self.final_norm is None or self.head is None:
             return hidden
         logits = self.head(self.final_norm(hidden))
-        return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten()).unsqueeze(0)
+        # Not a view, of which FSDP2 warns.
+        return torch.stack([functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())])
 
 
 class TensorStrategy(PlainStrategy):
