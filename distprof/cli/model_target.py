@@ -237,6 +237,10 @@ def _read_config(target: Sequence[str]) -> tuple[Config, int]:
     (job,) = compose(request, launched=num_ranks > 1, arguments=overrides)
     config = decode(Config, job.values)
     check(config, world_size=num_ranks, device_type="cpu")
+    if config.parallel.model_ranks > 1:
+        raise UsageError(
+            "parallel.pp, parallel.tp: what a rank of a model that is cut holds is not known; leave them out"
+        )
     return config, num_ranks
 
 

@@ -35,6 +35,7 @@ def check(config: Config, *, world_size: int, device_type: str) -> None:
     check_profile(config.profile)
     _check_windows(config)
     _check_strategy(config, world_size, device_type)
+    _check_parallel(config, world_size)
     _check_data(config)
     peak, logger = config.hardware.peak, config.logger
     _require(config.backend != "nccl" or device_type == "cuda", "backend=nccl needs a GPU: use backend=gloo here")
@@ -114,6 +115,64 @@ def _check_strategy(config: Config, world_size: int, device_type: str) -> None:
     _require(
         not (precision == "fp16" and strategy.name == "fsdp" and device_type == "cpu"),
         "train.precision=fp16 strategy=fsdp: loss scaling of sharded gradients needs a GPU; use bf16",
+    )
+
+
+def _check_parallel(config: Config, world_size: int) -> None:
+    parallel, train, strategy = config.parallel, config.train, config.strategy
+    pp, tp, model = parallel.pp, parallel.tp, config.train.model
+    for key, number in {"pp": pp, "tp": tp, "micro_batches": parallel.micro_batches}.items():
+        _require(number is None or number >= 1, f"parallel.{key}={number}: must be 1 or more")
+    _require(parallel.micro_batches is None or pp > 1, "parallel.micro_batches without a pipeline: add parallel.pp=2")
+    if parallel.model_ranks == 1:
+        return
+    named = f"parallel.pp={pp} parallel.tp={tp}"
+    _require(
+        strategy.name in ("ddp", "fsdp") and getattr(strategy, "replicas", 1) == 1,
+        f"{named}: works with strategy=ddp, or strategy=fsdp with strategy.replicas=1",
+    )
+    _require(
+        world_size % parallel.model_ranks == 0, f"{named}: pp x tp must divide the {world_size} rank(s) of the job"
+    )
+    _require(pp <= model.layers, f"parallel.pp={pp}: train.model.layers={model.layers} is fewer than one per stage")
+    inner = model.ffn_width or 4 * model.width
+    _require(
+        model.heads % tp == 0 and inner % tp == 0,
+        f"parallel.tp={tp} must divide train.model.heads={model.heads} and the feed-forward's width, {inner}",
+    )
+    if tp > 1 and strategy.name == "ddp" and world_size > parallel.model_ranks:
+        raise UsageError(
+            f"{named} with {world_size // parallel.model_ranks} replicas: DistributedDataParallel cannot hold "
+            "parameters that tensor parallelism has cut: use strategy=fsdp"
+        )
+    _require(
+        train.precision != "fp16", f"{named} train.precision=fp16: gradients of a cut model are not scaled; use bf16"
+    )
+    _require(not train.compile, f"{named}: a model that is cut is not compiled: use train.compile=false")
+    _require(
+        config.profile.level != "modules",
+        f"{named} profile.level=modules: the modules of a model that is cut are not counted: use profile=phases",
+    )
+    if pp > 1:
+        _check_pipeline(config)
+
+
+def _check_pipeline(config: Config) -> None:
+    parallel, train = config.parallel, config.train
+    number, sequences = parallel.count_micro_batches(train.grad_accum), train.grad_accum * train.micro_batch
+    _require(
+        train.mode in ("train", "forward_backward"),
+        f"parallel.pp={parallel.pp} train.mode={train.mode}: a pipeline runs forward and backward together",
+    )
+    _require(
+        config.inject.module is None,
+        f"parallel.pp={parallel.pp} inject.module={config.inject.module}: only one stage has it; use inject.phase",
+    )
+    _require(
+        number >= parallel.pp and sequences % number == 0,
+        f"parallel.pp={parallel.pp}: a step has {sequences} sequence(s), train.grad_accum x train.micro_batch; they "
+        f"must be cut into {number} equal micro-batches, at least one per stage: change train.grad_accum or "
+        "parallel.micro_batches",
     )
 
 

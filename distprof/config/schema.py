@@ -97,6 +97,27 @@ StrategyConfig = SingleConfig | DdpConfig | FsdpConfig | AccelerateConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    pp: int
+    """Pipeline stages."""
+    tp: int
+    """Ranks that share every matrix of attention and feed-forward."""
+    schedule: Literal["1f1b", "gpipe"]
+    """The order of micro-batches in the pipeline."""
+    micro_batches: int | None
+    """Micro-batches of a step in the pipeline. None: ``train.grad_accum``, but at least ``pp``."""
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one replica of the model together; 1: the model is not cut."""
+        return self.pp * self.tp
+
+    def count_micro_batches(self, grad_accum: int) -> int:
+        """Micro-batches of a step in the pipeline."""
+        return max(grad_accum, self.pp) if self.micro_batches is None else self.micro_batches
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticDataConfig:
     name: Literal["synthetic"]
     """Random tokens, made before the first step."""
@@ -247,7 +268,7 @@ class Config:
     run_dir: str | None
     """One exact run folder instead."""
     seed: int
-    """Seed of the weights; the data of rank R use seed + R."""
+    """Seed of the weights; the data of rank R, or of replica R of a model that is cut, use seed + R."""
     device: Literal["auto", "cpu", "cuda"]
     """Where the model runs."""
     backend: Literal["auto", "nccl", "gloo"]
@@ -256,6 +277,7 @@ class Config:
     """A rank that stays away from a collective for this long ends the job."""
     train: TrainConfig
     strategy: StrategyConfig
+    parallel: ParallelConfig
     data: DataConfig
     hardware: HardwareConfig
     profile: ProfileConfig

@@ -87,7 +87,7 @@ def require_memory(config: Config, parameters: int, *, num_ranks: int, total_byt
         UsageError: The model cannot fit.
     """
     whole_bytes = FLOAT_BYTES * parameters
-    holders = 1 if config.strategy.name == "fsdp" else num_ranks
+    holders = 1 if config.strategy.name == "fsdp" else max(1, num_ranks // config.parallel.model_ranks)
     # Every rank builds the whole model, even under FSDP, which shards it afterwards.
     needed_bytes = num_ranks * whole_bytes + holders * sum(predict_training(whole_bytes, config.train.mode))
     if total_bytes is None:

@@ -37,7 +37,7 @@ from distprof.train.estimate import count_work, predict_job, require_memory
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
 from distprof.train.model import Transformer
-from distprof.train.strategy import build_strategy, require_sharding, wait_for_everyone
+from distprof.train.strategy import Strategy, build_strategy, require_sharding, wait_for_everyone
 from distprof.world import World
 
 LINE_EVERY_S = 10.0
@@ -170,18 +170,21 @@ def run_job(
     reporter = JobReporter(config, console)
     if signals is not None:
         signals.add(lambda name: reporter.stop())
-    batches = make_batches(config, rank=world.rank, pinned=world.device.type == "cuda")
+    cut = config.parallel.model_ranks > 1
+    # All ranks of a replica read the same batches.
+    batches = make_batches(config, rank=world.rank // config.parallel.model_ranks, pinned=world.device.type == "cuda")
     work = count_work(config.train) if world.rank == 0 else None
     if work is not None and world.device.type == "cpu":
         require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)
     start = partial(
         start_profiler, world, JobPlan(
-            name=config.name, strategy=_describe_strategy(config), precision=config.train.precision, config=raw,
-            hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir, work=work, notes=notes,
+            name=config.name, strategy=_describe_strategy(config, world.size), precision=config.train.precision,
+            config=raw, hardware=config.hardware, runs_dir=config.runs_dir, run_dir=config.run_dir,
+            work=None if cut else work, notes=[*notes, *_list_unknown(config)],
         ),
         _place_window(config), timeout_s=config.group_timeout_s, print_line=reporter.print_line, host=HostOptions(
             arguments=arguments, on_start=reporter.start, signals=signals,
-            predict_memory=partial(predict_job, config, num_ranks=world.size, rank=world.rank),
+            predict_memory=None if cut else partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),
     )  # fmt: skip
     session = Session(start, print_line=reporter.print_line)
@@ -204,7 +207,7 @@ def run_job(
 
 
 def _train(config: Config, world: World, session: Session, batches: Iterator[Batch]) -> None:
-    strategy = build_strategy(config, world)
+    strategy = _build(config, world)
     session.watch(strategy.model)
     wait_for_everyone()
     train(
@@ -214,6 +217,14 @@ def _train(config: Config, world: World, session: Session, batches: Iterator[Bat
         ),
         device=world.device, window_steps=config.profile.window_steps,
     )  # fmt: skip
+
+
+def _build(config: Config, world: World) -> Strategy:
+    if config.parallel.model_ranks == 1:
+        return build_strategy(config, world)
+    from distprof.train.parallel import build_parallel  # imports what no other job needs
+
+    return build_parallel(config, world)
 
 
 def _require_module(config: Config) -> None:
@@ -242,7 +253,21 @@ def _place_window(config: Config) -> ProfileConfig:
     )  # fmt: skip
 
 
-def _describe_strategy(config: Config) -> str:
+def _list_unknown(config: Config) -> list[str]:
+    """What is not known of a model that is cut."""
+    parallel = config.parallel
+    unknown = ["FLOPs per rank and MFU are n/a: ranks share the model (parallel)"] if parallel.model_ranks > 1 else []
+    if parallel.pp > 1:
+        unknown.append("parallel.pp: waits for other stages count as other; only the last stage knows the loss")
+    return unknown
+
+
+def _describe_strategy(config: Config, num_ranks: int) -> str:
+    parallel = config.parallel
+    if parallel.model_ranks > 1:
+        sizes = {"dp": num_ranks // parallel.model_ranks, "pp": parallel.pp, "tp": parallel.tp}
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        return f"{config.strategy.name}({product})" if sizes["dp"] > 1 else product
     wrap = getattr(config.strategy, "wrap", None)
     replicas = getattr(config.strategy, "replicas", 1)
     if replicas > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import torch
@@ -11,7 +12,7 @@ from distprof.config.schema import TrainConfig
 from distprof.facts.run import Phase
 from distprof.profiler.session.session import Session
 from distprof.train.data import Batch
-from distprof.train.strategy import Strategy
+from distprof.train.strategy import Pipelined, Strategy
 
 
 def train(
@@ -36,7 +37,11 @@ def train(
         window_steps: Additional steps for the profiler's window.
     """
     torch.set_grad_enabled(config.mode != "forward")
+    pipelined = strategy if isinstance(strategy, Pipelined) else None
     for step in range(config.warmup_steps + config.steps + window_steps):
+        if pipelined is not None:
+            _run_pipeline(config, pipelined, batches, profiler, inject, device, step)
+            continue
         if config.mode == "backward":
             _run_backward(config, strategy, batches, profiler, inject, device, step)
             continue
@@ -56,7 +61,7 @@ def train(
                             enter(Phase.BACKWARD, step)
                             strategy.backward(loss)
                 total = loss.detach() if total is None else total + loss.detach()
-                profiler.add_work(tokens=tokens.numel())
+                profiler.add_work(tokens=tokens.numel() * strategy.counts_tokens)
             if config.mode == "train":
                 _update(config, strategy, profiler, inject, step)
             elif config.mode == "forward_backward":
@@ -82,9 +87,44 @@ def _run_backward(
             with profiler.phase(Phase.BACKWARD):
                 inject(Phase.BACKWARD, step)
                 strategy.backward(loss)
-            profiler.add_work(tokens=tokens.numel())
+            profiler.add_work(tokens=tokens.numel() * strategy.counts_tokens)
             profiler.keep_scalars(loss=loss.detach())
     strategy.model.zero_grad(set_to_none=True)
+
+
+def _run_pipeline(
+    config: TrainConfig,
+    strategy: Pipelined,
+    batches: Iterator[Batch],
+    profiler: Session,
+    inject: Callable[[Phase, int], None],
+    device: torch.device,
+    step: int,
+) -> None:
+    """A step of one stage. Its waits for other stages and its sends are in no phase, so they count as other."""
+    awaited = {Phase.FORWARD, Phase.BACKWARD}
+
+    @contextlib.contextmanager
+    def mark(phase: Phase) -> Iterator[None]:
+        with profiler.phase(phase):
+            if phase in awaited:  # injections happen once per step
+                awaited.remove(phase)
+                inject(phase, step)
+            yield
+
+    with profiler.step(warmup=step < config.warmup_steps):
+        with profiler.phase(Phase.DATA):
+            inject(Phase.DATA, step)
+            pairs = [next(batches) for _ in range(config.grad_accum)]
+            tokens, targets = (torch.cat(items).to(device, non_blocking=True) for items in zip(*pairs, strict=True))
+        loss = strategy.run_step(tokens, targets, mark)
+        profiler.add_work(tokens=tokens.numel() * strategy.counts_tokens, micro_steps=strategy.micro_batches)
+        if config.mode == "train":
+            _update(config, strategy, profiler, inject, step)
+        else:
+            strategy.model.zero_grad(set_to_none=True)
+        if loss is not None:
+            profiler.keep_scalars(loss=loss)
 
 
 def _update(

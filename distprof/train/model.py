@@ -97,19 +97,20 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         bias = config.style == "gpt2"
-        self.heads = config.heads
+        self.head_width = config.width // config.heads
         self.query_key_value = nn.Linear(config.width, 3 * config.width, bias=bias)
         self.project = nn.Linear(config.width, config.width, bias=bias)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
         """``[batch, seq_len, width]`` to the same."""
-        batch, seq_len, width = hidden.shape
-        parts = self.query_key_value(hidden).view(batch, seq_len, 3, self.heads, width // self.heads)
+        batch, seq_len, _ = hidden.shape
+        # Under tensor parallelism this rank has a part of the heads.
+        parts = self.query_key_value(hidden).view(batch, seq_len, 3, -1, self.head_width)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        projected: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, seq_len, width))
+        projected: Tensor = self.project(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
         return projected
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, FsdpConfig
 from distprof.errors import UsageError
+from distprof.facts.run import Phase
 from distprof.train.model import Transformer
 from distprof.world import World
 
@@ -27,6 +28,8 @@ class Strategy(Protocol):
 
     model: nn.Module
     """The wrapped model."""
+    counts_tokens: bool
+    """Whether this rank counts the tokens of its batches: one rank of each replica does."""
 
     def micro_step(self, *, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Surrounds one micro-step; gradients are synchronised only in the ``last`` one."""
@@ -44,8 +47,29 @@ class Strategy(Protocol):
         """Steps the optimizer and clears the gradients."""
 
 
+@runtime_checkable
+class Pipelined(Strategy, Protocol):
+    """A strategy whose forwards and backwards of all micro-batches are one call."""
+
+    micro_batches: int
+    """Of a step."""
+
+    def run_step(
+        self, tokens: Tensor, targets: Tensor, mark: Callable[[Phase], contextlib.AbstractContextManager[Any]]
+    ) -> Tensor | None:
+        """The mean loss of a step's batch, with gradients added; None: this rank does not compute it. Collective.
+
+        Args:
+            tokens: int64 ``[sequences, seq_len]``.
+            targets: int64 ``[sequences, seq_len]``.
+            mark: Surrounds the forward and the backward of each micro-batch.
+        """
+
+
 class PlainStrategy:
     """One process, DDP or FSDP2, in plain PyTorch."""
+
+    counts_tokens = True
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, device: torch.device
@@ -92,6 +116,8 @@ class PlainStrategy:
 
 class AccelerateStrategy:
     """The same loop, through Accelerate's prepare, backward, clip_grad_norm_ and step."""
+
+    counts_tokens = True
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, accelerator: Any) -> None:
         self.model, self._optimizer, self._accelerator = model, optimizer, accelerator
@@ -147,7 +173,9 @@ def build_strategy(config: Config, world: World) -> Strategy:
             model, device_ids=ids, bucket_cap_mb=strategy.bucket_mb, gradient_as_bucket_view=True
         )
     elif isinstance(strategy, FsdpConfig):
-        _shard(model, strategy, train.precision, world)
+        sizes = (strategy.replicas, world.size // strategy.replicas) if strategy.replicas > 1 else (world.size,)
+        names = ("replicate", "shard")[-len(sizes) :]
+        shard(model, strategy, train.precision, init_device_mesh(world.device.type, sizes, mesh_dim_names=names))
     return PlainStrategy(model, _make_optimizer(model, config), config, world.device)
 
 
@@ -163,16 +191,21 @@ def require_sharding(config: Config, device: torch.device) -> None:
         )
 
 
-def _shard(model: nn.Module, strategy: FsdpConfig, precision: str, world: World) -> None:
-    sizes = (strategy.replicas, world.size // strategy.replicas) if strategy.replicas > 1 else (world.size,)
-    names = ("replicate", "shard")[-len(sizes) :]
-    mesh = init_device_mesh(world.device.type, sizes, mesh_dim_names=names)
+def shard(model: nn.Module, strategy: FsdpConfig, precision: str, mesh: DeviceMesh) -> None:
+    """Shards a model by FSDP2, block by block. Collective.
+
+    Args:
+        model: With ``blocks``.
+        strategy: When parameters are gathered.
+        precision: Of the run.
+        mesh: The ranks to shard over; of two dimensions, the first holds replicas.
+    """
     dtype = AUTOCAST_DTYPES.get(precision)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
     options: dict[str, Any] = {
         "mesh": mesh, "mp_policy": policy, "reshard_after_forward": strategy.reshard_after_forward
     }  # fmt: skip
-    for block in model.blocks:  # type: ignore[union-attr]
+    for block in model.blocks.children():  # type: ignore[union-attr]
         fully_shard(block, **options)
     fully_shard(model, **options)
 

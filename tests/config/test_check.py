@@ -18,6 +18,8 @@ TEXT = {"name": "text", "path": None, "glob": "*", "max_bytes": 1000, "workers":
 VICTIM = {"rank": 1, "phase": "data", "delay_ms": 5.0, "from_step": 0, "action": "delay"}
 WANDB = {"name": "wandb", "project": "p", "entity": None, "group": None, "mode": "offline", "init_timeout_s": 15.0}
 
+FSDP = {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}
+
 ABOVE_ZERO = (
     "train.steps", "train.seq_len", "train.micro_batch", "train.grad_accum", "group_timeout_s", "train.model.layers",
     "train.model.width", "train.model.heads", "train.model.vocab_size", "profile.window_s", "train.learning_rate",
@@ -35,6 +37,25 @@ REFUSALS: list[tuple[Overrides, str]] = [
         {"strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 3}},
         "strategy.replicas=3 must divide the 2 ranks of the job",
     ),
+    ({"parallel.pp": 0}, "parallel.pp=0: must be 1 or more"),
+    ({"parallel.micro_batches": 2}, "parallel.micro_batches without a pipeline"),
+    ({"parallel.pp": 3}, "parallel.pp=3 parallel.tp=1: pp x tp must divide the 2 rank(s)"),
+    ({"parallel.tp": 2, "train.model.heads": 1}, "parallel.tp=2 must divide train.model.heads=1"),
+    ({"parallel.tp": 2, "train.model.ffn_width": 5}, "and the feed-forward's width, 5"),
+    ({"parallel.pp": 2, "train.model.layers": 1}, "parallel.pp=2: train.model.layers=1 is fewer than one per stage"),
+    ({"parallel.pp": 2, "strategy": {"name": "single"}}, "strategy=single is one process"),
+    (
+        {"parallel.pp": 2, "strategy": {"name": "accelerate", "wrap": "ddp"}},
+        "works with strategy=ddp, or strategy=fsdp",
+    ),
+    ({"parallel.pp": 2, "strategy": {**FSDP, "replicas": 2}}, "works with strategy=ddp, or strategy=fsdp"),
+    ({"parallel.pp": 2, "train.precision": "fp16"}, "parallel.tp=1 train.precision=fp16"),
+    ({"parallel.pp": 2, "train.compile": True}, "a model that is cut is not compiled"),
+    ({"parallel.pp": 2, "profile.level": "modules"}, "parallel.tp=1 profile.level=modules"),
+    ({"parallel.pp": 2, "train.mode": "forward"}, "parallel.pp=2 train.mode=forward: a pipeline runs forward"),
+    ({"parallel.pp": 2, "train.micro_batch": 3}, "a step has 3 sequence(s)"),
+    ({"parallel.pp": 2, "parallel.micro_batches": 1}, "cut into 1 equal micro-batches, at least one per stage"),
+    ({"parallel.pp": 2, "inject": {**VICTIM, "module": "head"}}, "inject.module=head: only one stage has it"),
     ({"train.precision": "tf32"}, "train.precision=tf32 needs a GPU"),
     (
         {"train.precision": "fp16", "strategy": {"name": "fsdp", "reshard_after_forward": True, "replicas": 1}},
@@ -118,6 +139,13 @@ def test_the_job_that_the_refusals_start_from_can_run() -> None:
     check(make_config({"data": TEXT}), world_size=2, device_type="cpu")
     check(make_config({"inject": {**VICTIM, "module": "head"}}), world_size=2, device_type="cpu")
     check(make_config({"profile.kernel_from": 23}), world_size=2, device_type="cpu")
+    check(make_config({"parallel.pp": 2, "parallel.tp": 2}), world_size=4, device_type="cpu")
+    check(make_config({"parallel.tp": 2, "strategy": FSDP}), world_size=4, device_type="cpu")
+
+
+def test_tensor_parallel_replicas_need_fsdp() -> None:
+    with pytest.raises(UsageError, match="with 2 replicas: DistributedDataParallel cannot hold"):
+        check(make_config({"parallel.tp": 2}), world_size=4, device_type="cpu")
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSALS, ids=[message for _, message in REFUSALS])

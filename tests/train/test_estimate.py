@@ -123,7 +123,11 @@ def test_only_attention_grows_with_the_square(model: ModelConfig, seq_len: int) 
 
 
 def make_config(mode: str, strategy: str) -> Any:
-    return SimpleNamespace(train=SimpleNamespace(mode=mode), strategy=SimpleNamespace(name=strategy))
+    return SimpleNamespace(
+        train=SimpleNamespace(mode=mode),
+        strategy=SimpleNamespace(name=strategy),
+        parallel=SimpleNamespace(model_ranks=1),
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,13 @@ def make_point(
     assert table is not None
     clock = choose_clock(table)
     step_ns = float(elapsed_ns[clock][chosen].mean())
+    losses = table[:, COLUMN["loss"]]
+    known = ~np.isnan(losses)  # of a pipeline, only the last stage's ranks know it
     tokens = float(table[:, COLUMN["tokens"]].sum())  # 0: the loop does not count them
     point = {
         "step/time_ms": step_ns / 1e6,
         "step/tokens_per_s": tokens / step_ns * 1e9 if tokens > 0 else np.nan,
-        "step/loss": float(table[:, COLUMN["loss"]].mean()),
+        "step/loss": float(losses[known].mean()) if known.any() else np.nan,
         "step/grad_norm": float(table[:, COLUMN["grad_norm"]].mean()),
         f"comm/exposed_{clock}_ratio": compute_exposed_ratio(table, clock),
     }

@@ -22,7 +22,7 @@ Labels = Mapping[str, str]
 GAUGES = {
     "step/time_ms": ("step_seconds", 1e-3, "Elapsed time over steps."),
     "step/tokens_per_s": ("tokens_per_second", 1.0, "Tokens of all ranks."),
-    "step/loss": ("loss", 1.0, "Mean loss of the ranks."),
+    "step/loss": ("loss", 1.0, "Mean loss of the ranks that know one."),
     "step/grad_norm": ("grad_norm", 1.0, "Norm of the gradients."),
     "straggler/excess_ms": ("straggler_excess_seconds", 1e-3, "Own time of the busiest rank above the others' median."),
     "straggler/rank": ("straggler_rank", 1.0, "The rank that the report would name by the last steps."),

@@ -1,0 +1,35 @@
+"""A model that is cut into stages and over tensor-parallel ranks trains as one that is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distprof.storage.run_folder import read_run
+from tests.forked_ranks import fork_alone
+from tests.ranks import run_ranks
+
+QUICK = (
+    "train=gpt2_tiny", "train.steps=4", "train.warmup_steps=0", "train.grad_accum=2", "profile.shadow_every=0",
+    "logger=none", "hardware.peak=1e13",
+)  # fmt: skip
+
+
+def test_stages_and_tensor_parallel_ranks_have_the_losses_of_one_process(tmp_path: Path) -> None:
+    alone = fork_alone([*QUICK, "strategy=single", "run_dir=whole"], tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    cut = run_ranks(4, [*QUICK, "parallel.pp=2", "parallel.tp=2", "run_dir=cut"], tmp_path, OMP_NUM_THREADS="1")
+    assert cut.returncode == 0, cut.stderr
+    whole, run = (read_run(tmp_path / name) for name in ("whole", "cut"))
+    assert whole.meta.strategy == "single" and run.meta.strategy == "pp 2 x tp 2"
+    losses = run.column("loss")
+    assert np.isnan(losses[:2]).all()  # the first stage does not know it
+    assert losses[2:] == pytest.approx(np.tile(whole.column("loss"), (2, 1)), rel=1e-5)
+    assert run.column("grad_norm") == pytest.approx(np.tile(whole.column("grad_norm"), (4, 1)), rel=1e-5)
+    assert run.column("tokens").sum(axis=0).tolist() == whole.column("tokens")[0].tolist()
+    for phase in ("data", "forward", "backward", "grad_norm", "optimizer"):
+        assert (run.column(f"{phase}_host_ns") > 0).all()
+    assert run.meta.work is None and any("FLOPs per rank and MFU are n/a" in note for note in run.meta.notes)
+    assert (tmp_path / "cut" / "report.json").is_file()
