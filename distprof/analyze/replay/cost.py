@@ -112,11 +112,12 @@ def _drop_small(
 
 
 def _is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
-    """Whether it is beyond doubt and worth mentioning, first or last. Where most of what it takes is hidden, as by
-    transfers, the replay does not know the rest so well, and it must be more."""
+    """Whether it is beyond doubt and worth mentioning, first or last. It must be more where its interval reaches 0, and
+    where most of what it takes is hidden, as by transfers, because the replay does not know the rest so well."""
     taken_ns = item.taken_ns / num_cycles
     for cost_ns, ratio in ((cost.lost_ns, cost.lost_ratio), (cost.alone_ns, cost.alone_ratio)):
-        least = MIN_COST_RATIO if 0 < SEEN_RATIO * taken_ns <= cost_ns.value else MIN_TAKEN_RATIO
+        is_seen = 0 < SEEN_RATIO * taken_ns <= cost_ns.value and ratio.low > 0
+        least = MIN_COST_RATIO if is_seen else MIN_TAKEN_RATIO
         if ratio.value >= least and (ratio.low > 0 or cost.is_sure):
             return True
     return False
