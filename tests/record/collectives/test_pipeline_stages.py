@@ -66,6 +66,10 @@ def train_twice(world: World, schedule: str, folder: str) -> None:
     assert all(not hasattr(getattr(stage._PipelineStageBase, name), "__wrapped__") for name in CALLS)
 
 
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7),
+    reason="torch 2.6: its schedules hang with gloo, unwatched too",
+)
 @pytest.mark.parametrize("schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B"])
 def test_stages_are_recorded_as_they_compute_and_compute_what_they_did(schedule: str, tmp_path: Path) -> None:
     call_on_ranks(2, train_twice, schedule, str(tmp_path / "run"), tmp_path=tmp_path)
