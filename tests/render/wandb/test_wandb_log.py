@@ -140,7 +140,7 @@ def test_fast_steps_are_one_point_of_means(tmp_path: Path) -> None:
 def test_what_was_not_measured_is_not_logged() -> None:
     run = make_run()
     rows = run.rows.copy()
-    rows[0, :, COLUMN["loss"]] = np.nan
+    rows[:, :, COLUMN["loss"]] = np.nan
     rows[1, :, COLUMN["memory_bytes"]] = np.nan
     for micro_steps in (np.nan, 0):  # not counted is neither
         rows[:, :, [COLUMN["micro_steps"], COLUMN["tokens"]]] = micro_steps
@@ -148,6 +148,14 @@ def test_what_was_not_measured_is_not_logged() -> None:
             assert not {"step/loss", "step/tokens_per_s", "flops/achieved_per_device"} & point.keys()
             assert all(np.isfinite(value) for value in point.values())
     assert "memory/current_bytes_max" not in read_details(rows) and "memory/peak_bytes_max" in read_details(rows)
+
+
+def test_the_loss_is_the_mean_of_the_ranks_that_know_one() -> None:
+    """As those of a pipeline's last stage."""
+    run = make_run()
+    rows = run.rows.copy()
+    rows[0, :, COLUMN["loss"]], rows[1, :, COLUMN["loss"]] = np.nan, 3.5
+    assert {point["step/loss"] for point in make_points(rows, run.meta, [1.0] * len(rows))} == {3.5}
 
 
 def test_an_impossible_mfu_is_not_logged() -> None:
