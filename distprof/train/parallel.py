@@ -136,7 +136,7 @@ class PipelineStrategy(TensorStrategy):
         for first in range(world.size):
             if first // parallel.tp % parallel.pp == 0:
                 ranks = [first, first + (parallel.pp - 1) * parallel.tp]
-                group = dist.new_group(ranks, group_desc="embedding")
+                group = dist.new_group(ranks, group_desc="EMBEDDING_GROUP")  # as Megatron calls it
                 found = group if world.rank in ranks else found
         if found is None:
             return None
