@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.analyze.summary.page import measure_page
 from distprof.facts.run import COLUMN, PHASES, Run, Segments
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
@@ -55,7 +56,7 @@ def write_files(folder: Path, run: Run, report: Report) -> Written:
     """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
     atomically; never raises OSError."""
     writers: dict[str, Callable[[Path], None]] = {
-        "report.html": lambda path: write_whole(path, render_html(report)),
+        "report.html": lambda path: write_whole(path, render_html(report, measure_page(run, report))),
         "report.json": lambda path: write_json(path, describe_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
     }
