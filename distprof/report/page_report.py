@@ -9,6 +9,21 @@ from distprof.facts.run import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WhoWaits:
+    """Who stands still in collectives, and who came last to them."""
+
+    last: tuple[int | None, ...]
+    """Global rank of each row, the one that is waited for longest first; None: all other ranks together."""
+    unclear: bool
+    """Whether the last row is of collectives to which nobody came last by more than the clocks can tell."""
+    each: int
+    """A column is of so many ranks, consecutive in ``Report.ranks``; the last one may be of fewer."""
+    stood_ns: FloatArray
+    """How long a rank of the column stood still per step until the row's rank came, ``[num_rows, num_columns]``, mean
+    over the ranks of the column: of each collective the shorter of its wait and what of it stopped its compute."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PageReport:
     """Times on the headline's clock, ns; NaN: not measured. It is no part of ``report.json``."""
 
@@ -35,6 +50,8 @@ class PageReport:
     """What a step would lose to each rank if all the others worked like the median rank: its own time above theirs and,
     where the host clock tells, that between the steps; a step in which it is below counts 0; mean over the measured
     steps, ``[num_ranks]``."""
+    who_waits: WhoWaits | None
+    """None: collectives were not recorded, or nobody stood still in them."""
     places: tuple[tuple[str, tuple[int | None, ...]], ...]
     """The dimensions in which ranks have a place, by name, and that of each: of the mesh or, without one, of the
     pipeline. None: the rank has no place."""

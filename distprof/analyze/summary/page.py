@@ -1,4 +1,4 @@
-"""Where and when does a job lose its time? The tables behind the page's drawings: all ranks, all steps, bounded size."""
+"""Where and when does a job lose its time? The tables behind the page's drawings: all ranks and steps, small."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from distprof.analyze.stats.measured_steps import (
     subtract_exposed,
     sum_exposed,
 )
+from distprof.analyze.summary.who_waits import measure_who_waits
 from distprof.facts.run import PHASES, Clock, FloatArray, Run
 from distprof.report.page_report import PageReport
 from distprof.report.report import Report
@@ -48,7 +49,8 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
         worst_step=int(numbers[worst]) if counted[worst] else None,
         mean_ns={name: values[shown] for name, values in means.items()},
         cells_ns={name: table for name, (table, _) in shrunk.items() if np.isfinite(table).any()},
-        excess_ns=_measure_excess(measured_steps, own_ns, clock, there), places=_list_places(report),
+        excess_ns=_measure_excess(measured_steps, own_ns, clock, there),
+        who_waits=measure_who_waits(measured_steps), places=_list_places(report),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from distprof.render.html.maps import show_when, show_where
 from distprof.render.html.page_data import embed_data
 from distprof.render.html.svg import draw_devices, draw_phases
 from distprof.render.html.waterfall import draw_waterfall
+from distprof.render.html.who_waits import tabulate_who_waits
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
 from distprof.render.sections.card import Card, list_numbers, make_card
 from distprof.render.sections.ends import describe_ends
@@ -52,6 +53,7 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
     """
     title = show(report.name)
     sections = list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
+    matrix = tabulate_who_waits(report, page)
     shown = {section.key for section in sections if section.key in TOP}
     body = "\n".join(
         [
@@ -64,6 +66,7 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
             *(show_section(section, report) for section in sections if section.key in shown),
             _make_part("where", "Where: what the job loses to each rank", show_where(report, page)),
             _make_part("when", "When: step time over the run", show_when(report, page)),
+            _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",
             *(_fold_section(section, report) for key in ORDER for section in sections if section.key == key),
             *(_fold_section(section, report) for section in sections if section.key not in {*ORDER, *shown}),
             _fold_part("configuration", "Configuration", f"<pre>{_show_config(report)}</pre>"),

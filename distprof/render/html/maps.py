@@ -17,8 +17,8 @@ MOST_RANKS = 12
 MOST_STEPS = 10
 NAME_LIMIT = 60
 WHERE_ABOUT = (
-    "Each cell is a rank: how much longer a step would be for this rank alone if all the others worked like the median "
-    "rank. It is the rank's own time above theirs in each measured step (a step in which it is below counts 0), the mean "
+    "Each cell is a rank: how much longer a step would be because of it alone, if all the others worked like the "
+    "median rank: its own time above theirs in each measured step (a step in which it is below counts 0), the mean "
     "over steps. One hot cell is a machine, a stripe is a stage or a host, heat all over is data or noise."
 )
 
@@ -41,9 +41,8 @@ def show_when(report: Report, page: PageReport | None) -> str:
     if page is None:
         return "<p>Not drawn: no step is marked.</p>"
     shown = f"Each column is the longest of {page.steps_each:,} steps. " if page.steps_each > 1 else ""
-    options = "".join(
-        f'<option value="{show(name)}">{show(_QUANTITIES.get(name, name))}</option>' for name in page.cells_ns
-    )
+    names = sorted(page.cells_ns, key=lambda name: name != "own" or report.world_size < 2)
+    options = "".join(f'<option value="{show(name)}">{show(_QUANTITIES.get(name, name))}</option>' for name in names)
     cells = [f"{count:,} {of}" for count, of in ((page.ranks_each, "ranks"), (page.steps_each, "steps")) if count > 1]
     largest = f" Each cell is the longest time of {' x '.join(cells)}." if cells else ""
     return (
@@ -52,7 +51,7 @@ def show_when(report: Report, page: PageReport | None) -> str:
         f"{_place('stack', 'Step time by phase over all steps')}"
         '<div class="controls"><label>first step <input type="range" id="from" min="0" value="0"></label>'
         '<label>last step <input type="range" id="to" min="0"></label>'
-        '<button type="button" id="all">all steps</button><output id="chosen"></output></div>'
+        '<button type="button" id="all">all steps</button><output id="chosen" for="from to"></output></div>'
         '<ul class="marks" id="marks"></ul>'
         '<div id="selection" class="wide" tabindex="0" role="region" aria-label="The chosen steps by phase"></div>'
         "<h3>Ranks by steps</h3>"

@@ -99,12 +99,12 @@
     return [pen, width];
   };
   // Labels along a line, without those that would touch the one before.
-  const label = (pen, items, least) => {
+  const label = (pen, items, least, most = Infinity) => {
     let last = -Infinity;
     for (const [text, x, y, along] of items) {
       const half = along === "x" ? pen.measureText(text).width / 2 + 4 : 7;
       const at = along === "x" ? x : y;
-      if (at - half < last || at - half < least) continue;
+      if (at - half < last || at - half < least || at + half > most) continue;
       pen.fillText(text, x, y);
       last = at + half;
     }
@@ -174,8 +174,9 @@
     let order = orders[0], grid, top, marked = null;
     const draw = () => {
       const size = [0, 1].map((axis) => 1 + Math.max(...order.at.map((at) => (at ? at[axis] : 0))));
-      const flip = size[0] > 3 * size[1] && size[0] > 16;
-      const [height, width] = flip ? [size[1], size[0]] : size;
+      const wrap = Math.min(...size) === 1 && Math.max(...size) > 64;  // one long line, cut into rows of 64
+      const flip = !wrap && size[0] > 3 * size[1] && size[0] > 16;
+      const [height, width] = wrap ? [Math.ceil(Math.max(...size) / 64), 64] : flip ? [size[1], size[0]] : size;
       const available = Math.max(canvas.parentElement.clientWidth, 200);
       const left = 104, cell = Math.max(Math.min((available - left) / width, 120), 0.2);
       const tall = Math.max(Math.min(cell, 40), height > 64 ? 4 : 16);
@@ -186,7 +187,8 @@
       grid = new Map();
       order.at.forEach((at, position) => {
         if (!at) return;
-        const [row, column] = flip ? [at[1], at[0]] : at;
+        const along = Math.max(...at);
+        const [row, column] = wrap ? [Math.floor(along / 64), along % 64] : flip ? [at[1], at[0]] : at;
         grid.set(row + "," + column, position);
         const value = data.excess[position], x = left + column * cell, y = 20 + row * tall;
         const [red, green, blue] = value === null ? [190, 190, 190] : heat(value / top);
@@ -199,15 +201,16 @@
         }
       });
       pen.fillStyle = ink("faint");
-      const rowName = (row) => (flip ? String(row) : order.rows(row)), columnName = (column) => (flip ? order.rows(column) : String(column));
+      const rowName = (row) => (wrap ? "from " + 64 * row : flip ? String(row) : order.rows(row));
+      const columnName = (column) => (flip ? order.rows(column) : String(column));
       pen.textAlign = "right";
       label(pen, Array.from({ length: height }, (_, row) => [rowName(row), left - 8, 20 + (row + 0.5) * tall, "y"]), 0);
       pen.textAlign = "center";
-      label(pen, Array.from({ length: width }, (_, column) => [columnName(column), left + (column + 0.5) * cell, 9, "x"]), left - 4);
+      label(pen, Array.from({ length: width }, (_, column) => [columnName(column), left + (column + 0.5) * cell, 9, "x"]), left - 14, all);
       drawScale(pen, left, 20 + height * tall + 10, Math.min(160, available - left - 130), "0 ms", format(top));
       grid.shape = [height, width, left, cell, tall];
       if (marked) outline(pen, left + marked[1] * cell, 20 + marked[0] * tall, cell, tall);
-      says.dataset.what = `Rows: ${flip ? order.columns : order.name}; columns: ${flip ? order.name : order.columns}. `;
+      says.dataset.what = wrap ? `Along ${size[0] > 1 ? order.name : order.columns}, 64 in a row. ` : `Rows: ${flip ? order.columns : order.name}; columns: ${flip ? order.name : order.columns}. `;
     };
     const says = find("where-says");
     const controls = find("where-orders");
@@ -282,8 +285,8 @@
       const y = (ns) => 8 + tall * (1 - Math.min(ns / top, 1));
       pen.clearRect(0, 0, width, tall + 44);
       whole.forEach((step, column) => {
-        const x = left + column * wide;
-        const pixels = Math.max(wide > 4 ? wide - 1 : wide, 0.6);
+        const x = Math.floor(left + column * wide);
+        const pixels = Math.max(Math.floor(left + (column + 1) * wide) - x - (wide > 8 ? 1 : 0), 1);
         pen.globalAlpha = data.measured[column] ? 1 : 0.4;
         let below = 0;
         if (!isFinite(step)) return;
@@ -311,7 +314,7 @@
       [0, 0.5, 1].forEach((part) => pen.fillText(format(part * top), left - 6, Math.max(y(part * top), 8)));
       pen.strokeRect(left - 0.5, 7.5, width - left - right + 1, tall + 1);
       pen.textAlign = "center";
-      label(pen, ticks(0, columns - 1).map((column) => [String(data.steps[column]), left + (column + 0.5) * wide, tall + 20, "x"]), left - 20);
+      label(pen, ticks(0, columns - 1).map((column) => [String(data.steps[column]), left + (column + 0.5) * wide, tall + 20, "x"]), left - 20, width);
       data.marks.forEach(([step], index) => {
         const x = left + (columnOf(step) + 0.5) * wide;
         pen.strokeStyle = ink("ink");
@@ -368,9 +371,9 @@
       pen.drawImage(small, left + 20, 0, width - left - 20 - right, rows * mapTall);
       pen.fillStyle = ink("faint");
       pen.textAlign = "right";
-      label(pen, Array.from({ length: rows }, (_, row) => [rankName(row), left + 12, (row + 0.5) * mapTall, "y"]), 0);
+      label(pen, Array.from({ length: rows }, (_, row) => [data.ranks_each > 1 ? rankName(row).replace("ranks ", "") : rankName(row), left + 12, (row + 0.5) * mapTall, "y"]), 0);
       pen.textAlign = "center";
-      label(pen, ticks(first, last).map((column) => [String(data.steps[column]), left + 20 + (column - first + 0.5) * mapWide, rows * mapTall + 10, "x"]), left);
+      label(pen, ticks(first, last).map((column) => [String(data.steps[column]), left + 20 + (column - first + 0.5) * mapWide, rows * mapTall + 10, "x"]), left, width);
       drawScale(pen, left + 20, rows * mapTall + 22, Math.min(160, width - left - 130), format(low), format(high));
       if (mapCursor) outline(pen, left + 20 + mapCursor[1] * mapWide, mapCursor[0] * mapTall, Math.max(mapWide, 2), mapTall);
     };
@@ -379,7 +382,7 @@
       const [first, last] = range(), steps = Array.from({ length: last - first + 1 }, (_, index) => first + index);
       const counted = steps.filter((column) => data.measured[column]), used = counted.length ? counted : steps;
       const all = data.steps.map((_, column) => column).filter((column) => data.measured[column]);
-      chosen.textContent = first === 0 && last === columns - 1 ? "all steps" : `${stepName(first)} to ${stepName(last)}`;
+      chosen.textContent = first === 0 && last === columns - 1 ? "all are chosen" : `${stepName(first)} to ${stepName(last)}`;
       const table = make("table"), head = table.createTHead().insertRow(), body = table.createTBody();
       const bin = data.ranks_each > 1 || data.steps_each > 1 ? "longest on" : "most on";
       ["mean", "chosen steps", "all steps", "difference", bin].forEach((text) => {

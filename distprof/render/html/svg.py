@@ -83,10 +83,11 @@ def _as_table(values: Sequence[Sequence[float | None]]) -> FloatArray:
 
 def frame(shapes: Sequence[str], height: int, title: str) -> str:
     """A drawing as wide as the page allows."""
-    return (
-        f'<div class="chart" tabindex="0" role="region" aria-label="{title}"><svg viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'preserveAspectRatio="xMinYMin meet"><title>{title}</title>{"".join(shapes)}</svg></div>'
+    drawn = (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" preserveAspectRatio="xMinYMin meet"><title>{title}</title>'
+        f"{''.join(shapes)}</svg>"
     )
+    return f'<div class="chart" tabindex="0" role="region" aria-label="{title}">{drawn}</div>'
 
 
 MAX_JOBS = 200
