@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from distprof.facts.run import Phase
+from distprof.render.html.step_picture import show_pictures
 from distprof.render.html.svg import draw_devices, draw_phases, draw_steps
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
 from distprof.render.sections.ends import describe_ends
@@ -35,6 +36,7 @@ def render_html(report: Report) -> str:
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
             _show_verdict(report),
+            make_section("One step", show_pictures(report.timelines, report)),
             *(
                 show_section(section, report)
                 for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
