@@ -30,7 +30,7 @@ ROOMS: tuple[str, ...] = (
 
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": (
-        "stats", "clocks", "cycles", "replay", "links traces/findings pipeline", "traces summary predict", "causes",
+        "stats", "clocks", "cycles", "replay", "timeline", "links traces/findings pipeline", "traces summary predict", "causes",
         "live", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),

@@ -9,7 +9,8 @@ from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
 from distprof.render.files.operations_timeline import render_operations_trace
 from distprof.render.html.html import capitalise, end_sentence, make_page, show_section
-from distprof.render.markup import show
+from distprof.render.html.step_picture import show_pictures
+from distprof.render.markup import make_section, show
 from distprof.render.sections.operations_sections import describe_pipeline, list_operations_sections, name_pipeline
 from distprof.report.operations_report import OperationsReport, to_plain_operations
 from distprof.storage.whole_file import write_json, write_whole
@@ -30,4 +31,5 @@ def render_operations_html(report: OperationsReport) -> str:
     sentence = f"<p>{show(end_sentence(capitalise(describe_pipeline(report))), 4_000)}</p>"
     head = f"<header><h1>{show(report.name)}</h1><p>{show(name_pipeline(report), 1_000)}</p>{sentence}</header>"
     sections = [show_section(section) for section in list_operations_sections(report)]
-    return make_page(show(report.name), "\n".join([head, *sections]))
+    picture = make_section("One step", show_pictures(report.timelines))
+    return make_page(show(report.name), "\n".join([head, picture, *sections]))

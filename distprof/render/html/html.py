@@ -14,6 +14,7 @@ from distprof.facts.run import Phase
 from distprof.render.colours import PHASE_COLOURS
 from distprof.render.html.maps import show_when, show_where
 from distprof.render.html.page_data import embed_data
+from distprof.render.html.step_picture import show_pictures
 from distprof.render.html.svg import draw_devices, draw_phases
 from distprof.render.html.waterfall import draw_waterfall
 from distprof.render.html.who_waits import tabulate_who_waits
@@ -66,6 +67,7 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
             *(show_section(section, report) for section in sections if section.key in shown),
             _make_part("where", "Where: what the job loses to each rank", show_where(report, page)),
             _make_part("when", "When: step time over the run", show_when(report, page)),
+            _make_part("how", "How: a typical step and the longest one, all ranks", _show_steps(report)),
             _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",
             *(_fold_section(section, report) for key in ORDER for section in sections if section.key == key),
             *(_fold_section(section, report) for section in sections if section.key not in {*ORDER, *shown}),
@@ -84,7 +86,9 @@ def _show_card(card: Card) -> str:
     kind = "card critical" if card.critical else "card"
     rows = [("Cost", card.cost), ("Why", card.why), ("Next", card.advice)]
     listed = "".join(
-        f"<div><dt>{name}</dt><dd>{show(end_sentence(text), 4_000)}</dd></div>" for name, text in rows if text
+        f'<div class="{name.lower()}"><dt>{name}</dt><dd>{show(end_sentence(text), 4_000)}</dd></div>'
+        for name, text in rows
+        if text
     )
     return (
         f'<section class="{kind}" aria-labelledby="verdict"><h2 id="verdict"><small>Verdict</small> '
@@ -94,6 +98,11 @@ def _show_card(card: Card) -> str:
 
 def _show_numbers(report: Report) -> str:
     return f'<section aria-label="Five numbers">{show_facts(list_numbers(report))}</section>'
+
+
+def _show_steps(report: Report) -> str:
+    pictures = show_pictures(report.timelines, report)
+    return pictures or "<p>Not drawn: the parts of no measured step were kept in order.</p>"
 
 
 def _explain_lack(report: Report) -> str:
@@ -246,7 +255,7 @@ def show_facts(facts: Sequence[Fact]) -> str:
     """Figures as tiles, sentences as a list."""
     tiles = "".join(
         f"<div><dt>{show(fact.label)}</dt><dd>{show(fact.number)}</dd>"
-        + (f"<small>{show(fact.text.lstrip(' :'))}</small></div>" if fact.text else "</div>")
+        + (f'<dd class="more">{show(fact.text.lstrip(" :"))}</dd></div>' if fact.text else "</div>")
         for fact in facts
         if fact.number
     )

@@ -53,7 +53,7 @@ def show_when(report: Report, page: PageReport | None) -> str:
         '<label>last step <input type="range" id="to" min="0"></label>'
         '<button type="button" id="all">all steps</button><output id="chosen" for="from to"></output></div>'
         '<ul class="marks" id="marks"></ul>'
-        '<div id="selection" class="wide" tabindex="0" role="region" aria-label="The chosen steps by phase"></div>'
+        '<div id="selection" class="wide" role="region" aria-label="The chosen steps by phase"></div>'
         "<h3>Ranks by steps</h3>"
         f'<div class="controls"><label>quantity <select id="quantity">{options}</select></label></div>'
         f"<p>Ranks down, steps across; bright is long.{largest}</p>"

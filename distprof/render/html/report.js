@@ -39,6 +39,13 @@
     setTheme(theme);
   });
 
+  // What scrolls can be reached by the keyboard.
+  const watch = new ResizeObserver((seen) => seen.forEach(({ target }) => {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }));
+  document.querySelectorAll(".wide, .chart, pre").forEach((each) => watch.observe(each));
+
   const block = find("data");
   if (!block) return;
   const data = JSON.parse(block.textContent);

@@ -87,7 +87,7 @@ def frame(shapes: Sequence[str], height: int, title: str) -> str:
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" preserveAspectRatio="xMinYMin meet"><title>{title}</title>'
         f"{''.join(shapes)}</svg>"
     )
-    return f'<div class="chart" tabindex="0" role="region" aria-label="{title}">{drawn}</div>'
+    return f'<div class="chart" role="region" aria-label="{title}">{drawn}</div>'
 
 
 MAX_JOBS = 200

@@ -33,7 +33,7 @@ def tabulate_who_waits(report: Report, page: PageReport | None) -> str:
     mean = f" A column is the mean of {waits.each:,} ranks." if waits.each > 1 else ""
     return (
         f"<p>{ABOUT}{mean}</p>"
-        '<div class="wide matrix" tabindex="0" role="region" aria-label="Who waits for whom"><table>'
+        '<div class="wide matrix" role="region" aria-label="Who waits for whom"><table>'
         f'<thead><tr><th scope="col">last</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
