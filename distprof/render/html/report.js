@@ -44,7 +44,7 @@
     if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
     else target.removeAttribute("tabindex");
   }));
-  document.querySelectorAll(".wide, .chart, pre").forEach((each) => watch.observe(each));
+  document.querySelectorAll(".wide, .chart, figure, pre").forEach((each) => watch.observe(each));
 
   const block = find("data");
   if (!block) return;

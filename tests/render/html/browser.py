@@ -23,8 +23,10 @@ OVERLAPS = """(() => {
     if (!node.data.trim()) continue;
     const owner = node.parentElement, style = getComputedStyle(owner);
     if (["TITLE", "OPTION"].includes(owner.tagName.toUpperCase()) || style.visibility === "hidden") continue;
-    const clip = owner.closest(".wide, .chart, pre, .tree");
-    const box = clip ? clip.getBoundingClientRect() : { left: 0, right: innerWidth };
+    const clip = owner.closest(".wide, .chart, figure, pre, .tree");
+    const outer = clip ? clip.getBoundingClientRect() : { left: 0, right: innerWidth };
+    const own = style.overflow === "hidden" ? owner.getBoundingClientRect() : outer;
+    const box = { left: Math.max(outer.left, own.left), right: Math.min(outer.right, own.right) };
     const range = document.createRange();
     range.selectNodeContents(node);
     for (const each of range.getClientRects()) {
@@ -118,8 +120,9 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, key: str) -> None:
+        number = {"text": "\r", "windowsVirtualKeyCode": 13} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **number)
 
     def mouse(self, kind: str, x: float, y: float) -> None:
         pressed = {"button": "left", "buttons": 1, "clickCount": 1} if kind != "mouseMoved" else {"buttons": 1}
