@@ -40,7 +40,7 @@ class PageReport:
     measured: tuple[bool, ...]
     """Whether that step counts: no warm-up, not failed, recorded."""
     worst_step: int | None
-    """Number of the measured step with the longest mean over ranks. None: no step is measured."""
+    """Number of the measured step with the longest mean over ranks. None: fewer than two are measured."""
     mean_ns: Mapping[str, FloatArray]
     """Mean over ranks of the step and of each phase in that step, ``[num_columns]``."""
     cells_ns: Mapping[str, FloatArray]

@@ -12,7 +12,7 @@ from distprof.analyze.stats.measured_steps import (
     sum_exposed,
 )
 from distprof.analyze.summary.who_waits import measure_who_waits
-from distprof.facts.run import PHASES, Clock, FloatArray, Run
+from distprof.facts.run import PHASES, Clock, FloatArray, IntArray, Run
 from distprof.report.page_report import PageReport
 from distprof.report.report import Report
 
@@ -46,7 +46,7 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
     return PageReport(
         clock=clock.value, ranks_each=ranks_each, steps_each=steps_each, steps=tuple(numbers[first].tolist()),
         shown=tuple(numbers[shown].tolist()), measured=tuple(counted[shown].tolist()),
-        worst_step=int(numbers[worst]) if counted[worst] else None,
+        worst_step=int(numbers[worst]) if counted[worst] and counted.sum() > 1 else None,
         mean_ns={name: values[shown] for name, values in means.items()},
         cells_ns={name: table for name, (table, _) in shrunk.items() if np.isfinite(table).any()},
         excess_ns=_measure_excess(measured_steps, own_ns, clock, there),
@@ -93,7 +93,7 @@ def _find_longest(values: FloatArray, each: int) -> list[int]:
     return [begin + int(np.argmax(known[begin : begin + each])) for begin in range(0, len(known), each)]
 
 
-def _measure_excess(measured_steps: MeasuredSteps, own_ns: FloatArray, clock: Clock, there: FloatArray) -> FloatArray:
+def _measure_excess(measured_steps: MeasuredSteps, own_ns: FloatArray, clock: Clock, there: IntArray) -> FloatArray:
     """``PageReport.excess_ns``; all NaN with fewer than two ranks, or where own time is not known."""
     excess_ns = np.full(len(own_ns), np.nan)
     own_ns = own_ns + _read_between(measured_steps, clock)[:, there]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
     CAUSES,
     KINDS,
@@ -21,7 +20,8 @@ from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.screen import list_parts
-from distprof.render.sections.section_types import Fact
+from distprof.render.sections.section_types import Fact, ShownFinding
+from distprof.render.sections.trace_rows import list_findings
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import NOT_MEASURED, clean_text, format_number, format_ratio, format_time
 from distprof.report.report import Report
@@ -46,12 +46,24 @@ class Card:
 
 def make_card(report: Report) -> Card:
     """The card of a report; every field but the title may be empty."""
+    if (finding := _read_finding(report)) is not None:
+        return Card(
+            title=finding.title, cost=f"{finding.share} of the step" if finding.share else "",
+            why=finding.consequence, advice=finding.remedy, critical=False,
+        )  # fmt: skip
     cost = _read_cost(report)
     return Card(
         title=_name_culprit(report), cost="" if cost is None else _show_cost(report, cost),
         why=describe_hang(report) or describe_verdict(report), advice=describe_next(report),
         critical=report.verdict.critical or report.hang is not None,
     )  # fmt: skip
+
+
+def _read_finding(report: Report) -> ShownFinding | None:
+    """The first finding of traces whose ranks hold nobody up."""
+    verdict = report.verdict
+    named = report.hang is not None or verdict.kind not in NOBODY or bool(list_larger(report))
+    return None if named else next(iter(list_findings(report).findings), None)
 
 
 def _name_culprit(report: Report) -> str:
@@ -69,8 +81,6 @@ def _name_culprit(report: Report) -> str:
         return f"Single steps stall{who}{_name_reason(report)}"
     if verdict.kind not in NOBODY:
         return KINDS[verdict.kind].capitalize()
-    if report.activity is not None and report.activity.findings:
-        return clean_text(describe_finding(report.activity.findings[0]).title, TEXT_LIMIT)
     return _name_nobody(report)
 
 

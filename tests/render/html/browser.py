@@ -31,13 +31,14 @@ OVERLAPS = """(() => {
     range.selectNodeContents(node);
     for (const each of range.getClientRects()) {
       const left = Math.max(each.left, box.left), right = Math.min(each.right, box.right);
-      if (right - left > 1 && each.height > 1) found.push([left, right, each.top, each.bottom, node.data.trim()]);
+      if (right - left > 1 && each.height > 1) found.push([left, right, each.top, each.bottom, node.data.trim(), node]);
     }
   }
   found.sort((one, other) => one[2] - other[2]);
   const over = [];
   for (let first = 0; first < found.length; first += 1) {
     for (let next = first + 1; next < found.length && found[next][2] < found[first][3] - 4; next += 1) {
+      if (found[first][5] === found[next][5]) continue;
       const across = Math.min(found[first][1], found[next][1]) - Math.max(found[first][0], found[next][0]);
       const down = Math.min(found[first][3], found[next][3]) - found[next][2];
       if (across > 2 && down > 4) over.push([found[first][4], found[next][4]]);
