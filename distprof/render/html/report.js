@@ -186,7 +186,7 @@
       const [height, width] = wrap ? [Math.ceil(Math.max(...size) / 64), 64] : flip ? [size[1], size[0]] : size;
       const available = Math.max(canvas.parentElement.clientWidth, 200);
       const left = 104, cell = Math.max(Math.min((available - left) / width, 120), 0.2);
-      const tall = Math.max(Math.min(cell, 40), height > 64 ? 4 : 16);
+      const tall = Math.max(Math.min(cell, 40, 600 / height), height > 40 ? 4 : 16);
       const [pen, all] = prepare(canvas, 20 + height * tall + 34);
       pen.clearRect(0, 0, all, canvas.height);
       const known = data.excess.filter((value) => value !== null);

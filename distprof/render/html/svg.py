@@ -36,10 +36,8 @@ def draw_phases(report: Report, clock: str) -> str:
     bars = [
         (rank, name_rank(report, rank), [*table[:, position]]) for rank, position in zip(ranks, positions, strict=True)
     ]
-    return (
-        f'<ul class="legend">{legend}</ul>{_draw_bars(bars, names, longest_ns, "Time per phase and rank")}'
-        f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
-    )
+    drawn = _draw_bars(bars, names, longest_ns, f"Time per phase and rank, {clock} clock")
+    return f'<ul class="legend">{legend}</ul>{drawn}<p>{shown}The longest bar is {format_time(longest_ns)}.</p>'
 
 
 def draw_devices(devices: Sequence[DeviceReport]) -> str:
