@@ -216,15 +216,17 @@ def _show_finding(shown: ShownFinding) -> str:
     )
 
 
-def make_page(title: str, body: str, data: str = "") -> str:
-    """A page that loads nothing, and runs the one script that it holds. Title and body are escaped already.
+def make_page(title: str, body: str, data: str = "", *, scripted: bool = True) -> str:
+    """A page that loads nothing, and runs at most the one script that it holds. Title and body are escaped already.
 
     Args:
         title: The title.
         body: All of it.
         data: The block that the script reads; empty: there is nothing for it to draw.
+        scripted: Whether it holds the script, which draws and switches between light and dark.
     """
-    style, script = _read("report.css") + _colour_phases(), _read("report.js")
+    style, script = _read("report.css") + _colour_phases(), _read("report.js") if scripted else ""
+    run = f"<script>{script}</script>" if scripted else ""
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
         "form-action 'none'"
@@ -234,7 +236,7 @@ def make_page(title: str, body: str, data: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main>{data}"
-        f"<script>{script}</script></body></html>\n"
+        f"{run}</body></html>\n"
     )
 
 
