@@ -30,8 +30,8 @@ ROOMS: tuple[str, ...] = (
 
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": (
-        "stats", "clocks", "cycles", "replay", "timeline", "links traces/findings pipeline", "traces summary predict", "causes",
-        "live", ".",
+        "stats", "clocks", "cycles", "replay", "timeline", "links traces/findings pipeline",
+        "traces summary predict", "causes", "live", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
     "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
