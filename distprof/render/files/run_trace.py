@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from distprof.render.files.trace_events import (
 )
 from distprof.render.units import clean_text
 
-MOST_SLICES = 1_000_000
+MOST_SLICES = 300_000
 """The steps that a report shows come first, then the first steps, as many as have so many slices together."""
 OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
@@ -83,6 +84,7 @@ class _RunTrace:
         self.columns, self.num_steps = _choose_columns(run, first)
         self.numbers = np.nanmax(run.column("step"), axis=0, initial=-1)
         self.origins_ns = self._find_origins()
+        self.shifts_ns = [self._find_shift(position) for position in range(len(run.ranks))]
         self.tracks, self.flows = Tracks(), itertools.count(1)
         tracks = [(table.group, table.clock) for table in (*run.collectives, *run.device_collectives)]
         self.groups = {track: at for at, track in enumerate(dict.fromkeys(tracks))}
@@ -152,13 +154,30 @@ class _RunTrace:
         """When the step began on the rank's host clock; inf: not known."""
         kept = self.run.segments.get((self.run.ranks[position].rank, int(self.numbers[column])))
         begin_ns = self.run.rows[position, column, COLUMN["begin_host_ns"]] if kept is None else float(kept.begin_ns)
-        return float(begin_ns) if np.isfinite(begin_ns) else np.inf
+        return float(begin_ns) if math.isfinite(begin_ns) else np.inf
+
+    def _find_shift(self, position: int) -> float | None:
+        """What its host clock shows at the timeline's zero. None: it drifts against rank 0's clock, or never began."""
+        number, origin_ns = int(self.clocks.clock[position]), self.origins_ns[position]
+        if not np.isfinite(origin_ns):
+            return None
+        if number == NO_CLOCK:
+            return origin_ns
+        offsets_ns = self.clocks.tracks[number].offset_ns
+        return origin_ns + float(offsets_ns[0]) if len(offsets_ns) == 1 else None
 
     def _place(self, position: int, times_ns: FloatArray) -> FloatArray:
         """Times of the rank's host clock, on the timeline."""
-        if self.clocks.clock[position] != NO_CLOCK:
-            times_ns = self.clocks.to_reference(position, times_ns)
-        return np.round(times_ns - self.origins_ns[position])
+        if (shift_ns := self.shifts_ns[position]) is None:
+            return np.round(self.clocks.to_reference(position, times_ns) - self.origins_ns[position])
+        return np.round(times_ns - shift_ns)
+
+    def _place_all(self, position: int, times_ns: Iterable[float]) -> list[int]:
+        """The same of a few times, all of which are known."""
+        if (shift_ns := self.shifts_ns[position]) is None:
+            placed: list[int] = self._place(position, np.array([*times_ns])).astype(np.int64).tolist()
+            return placed
+        return [round(time_ns - shift_ns) for time_ns in times_ns]
 
     def _place_device(self, position: int, times_ns: FloatArray) -> FloatArray:
         return self._place(position, self.devices.to_host(position, times_ns))
@@ -180,20 +199,19 @@ class _RunTrace:
         row, rank = self.run.rows[position, column], self.run.ranks[position].rank
         kept = self.run.segments.get((rank, int(self.numbers[column])))
         begin_ns, long_ns = self._read_begin(position, column), row[COLUMN["step_host_ns"]]
-        if kept is not None and not (kept.truncated and np.isfinite(long_ns)):
+        if kept is not None and not (kept.truncated and math.isfinite(long_ns)):
             long_ns = float(sum(kept.durations_ns))
-        if not np.isfinite(begin_ns) or not np.isfinite(long_ns):
+        if not math.isfinite(begin_ns) or not math.isfinite(long_ns):
             return
         step = int(self.numbers[column])
         args: dict[str, object] = {"step": step, "warmup": bool(row[COLUMN["warmup"]] == 1)}
         if kept is not None and kept.truncated:
             args["truncated"] = True
-        ends = self._place(position, np.array([begin_ns, begin_ns + long_ns]))
-        yield from self._put(position, STEPS, "steps (host clock)", f"step {step}", ends.tolist(), args)
+        ends = self._place_all(position, (begin_ns, begin_ns + long_ns))
+        yield from self._put(position, STEPS, "steps (host clock)", f"step {step}", ends, args)
         if kept is not None:
-            borders_ns = kept.begin_ns + np.cumsum([0, *kept.durations_ns])
-            borders_ns = self._place(position, borders_ns.astype(np.float64)).astype(np.int64)
-            for code, start, end in zip(kept.codes, borders_ns[:-1].tolist(), borders_ns[1:].tolist(), strict=True):
+            borders_ns = self._place_all(position, itertools.accumulate(kept.durations_ns, initial=kept.begin_ns))
+            for code, (start, end) in zip(kept.codes, itertools.pairwise(borders_ns), strict=True):
                 if end > start:
                     yield from self._put(position, PHASE_TRACK, "phases (host clock)", PHASES[code], (start, end),
                                          {"step": step})  # fmt: skip
@@ -205,20 +223,21 @@ class _RunTrace:
         """Memory at the step's end, and how fast its collectives moved data."""
         rank, row = self.run.ranks[position].rank, self.run.rows[position, column]
         begin_ns, memory_bytes = row[COLUMN["begin_host_ns"]], row[COLUMN["memory_bytes"]]
-        ends = self._place(position, np.array([begin_ns, begin_ns + row[COLUMN["step_host_ns"]]]))
-        if not np.isfinite(ends).all():
+        over_ns = begin_ns + row[COLUMN["step_host_ns"]]
+        if not math.isfinite(over_ns) or not math.isfinite(self.origins_ns[position]):
             return
-        if np.isfinite(memory_bytes):
-            yield TraceCounter(pid=rank, name="memory (bytes)", at_ns=int(ends[1]), value=float(memory_bytes))
+        ends = self._place_all(position, (float(begin_ns), float(over_ns)))
+        if math.isfinite(memory_bytes):
+            yield TraceCounter(pid=rank, name="memory (bytes)", at_ns=ends[1], value=float(memory_bytes))
         for clock, by_rank in speeds.items():
-            if np.isfinite(by_rank[position]):
+            if math.isfinite(by_rank[position]):
                 name, value = f"collectives, {clock} clock (bytes/s)", float(by_rank[position])
-                yield TraceCounter(pid=rank, name=name, at_ns=int(ends[0]), value=value)
+                yield TraceCounter(pid=rank, name=name, at_ns=ends[0], value=value)
 
     def _list_device_step(self, position: int, row: FloatArray, step: int) -> Iterator[TraceEvent]:
         """The step on the device, with the sums of its phases there: where each lies in it was not recorded."""
         begin_ns, long_ns = row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]]
-        if np.isfinite(begin_ns) and np.isfinite(long_ns):
+        if math.isfinite(begin_ns) and math.isfinite(long_ns):
             ends = self._place_device(position, np.array([begin_ns, begin_ns + long_ns]))
             if np.isfinite(ends).all():
                 sums = {f"{phase}_ns": row[COLUMN[f"{phase}_{Clock.DEVICE}_ns"]] for phase in PHASES}
@@ -241,15 +260,17 @@ class _RunTrace:
         points: dict[tuple[int, int], FlowPoint] = {}
         if comparable:
             points = self._join_arrivals(arrivals_ns, ends_ns)
+        last_ns = arrivals_ns.max(axis=0) if comparable and len(members) == table.size else None
         for row, position in enumerate(members):
-            for index in np.argsort(arrivals_ns[row], kind="stable").tolist():
-                begin_ns, end_ns = float(arrivals_ns[row, index]), float(ends_ns[row, index])
+            begins, ends = arrivals_ns[row].tolist(), ends_ns[row].tolist()
+            for index in sorted(range(len(begins)), key=begins.__getitem__):
+                begin_ns, end_ns = begins[index], ends[index]
                 if end_ns > begin_ns:  # else it was not seen to end
-                    args: dict[str, object] = {"step": step, "phase": str(table.phases[index])}
+                    args: dict[str, object] = {"step": step, "phase": table.phases[index].value}
                     if (size_bytes := table.sizes_bytes[index]) is not None:
                         args["bytes"] = size_bytes
-                    if comparable and np.isfinite(arrivals_ns[:, index]).all() and len(members) == table.size:
-                        args["waited_ns"] = float(arrivals_ns[:, index].max() - begin_ns)
+                    if last_ns is not None and math.isfinite(last_ns[index]):
+                        args["waited_ns"] = float(last_ns[index]) - begin_ns
                     span_ns = begin_ns, end_ns
                     yield from self._put(position, kind, track, table.kinds[index], span_ns, args,
                                          points.get((row, index)))  # fmt: skip
