@@ -13,7 +13,9 @@ from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
 from distprof.render.files.run_trace import describe_trace
+from distprof.render.files.trace_events import TraceEvent
 from distprof.render.files.trace_json import pack_json
+from distprof.render.files.trace_protobuf import pack_protobuf
 from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.render.html.html import render_html
 from distprof.render.sections.rank_names import name_rank
@@ -48,14 +50,16 @@ def describe_plain(report: Report) -> dict[str, Any]:
     return plain
 
 
-def write_files(folder: Path, run: Run, report: Report) -> Written:
+def write_files(folder: Path, run: Run, report: Report, *, pftrace: bool = False) -> Written:
     """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
-    atomically; never raises OSError."""
+    atomically; never raises OSError. With ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report)),
         "report.json": lambda path: write_json(path, describe_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_trace(run, report)),
     }
+    if pftrace:
+        writers["trace.pftrace.gz"] = lambda path: write_whole(path, pack_protobuf(*_describe_trace(run, report)))
     return write_each(folder, writers | list_writers(list_module_tables(report)))
 
 
@@ -75,6 +79,10 @@ def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> W
 
 def render_trace(run: Run, report: Report) -> Iterator[bytes]:
     """The timeline of ``trace.json.gz`` in parts; the same run is the same file."""
+    return pack_json(*_describe_trace(run, report))
+
+
+def _describe_trace(run: Run, report: Report) -> tuple[dict[str, object], Iterator[TraceEvent]]:
     run, _ = name_groups(run)
     names = {info.rank: name_rank(report, info.rank) for info in run.ranks}
-    return pack_json(*describe_trace(run, names, [timeline.step for timeline in report.timelines]))
+    return describe_trace(run, names, [timeline.step for timeline in report.timelines])

@@ -26,15 +26,22 @@ _ALONE = -1
 
 
 def render_operations_trace(operations: Operations, name: str) -> Iterator[bytes]:
-    """The timeline in parts: steps one behind the other, each from its earliest start."""
+    """The timeline of ``trace.json.gz`` in parts."""
+    return pack_json(*describe_operations_trace(operations, name))
+
+
+def describe_operations_trace(
+    operations: Operations, name: str
+) -> tuple[dict[str, object], Iterator[TraceEvent]]:  # fmt: skip
+    """What the timeline says of itself, and its events: steps one behind the other, each from its earliest start."""
     steps, step, counts = np.unique(operations.step, return_inverse=True, return_counts=True)
     shown = max(1, int(np.searchsorted(np.cumsum(counts), MOST_EVENTS, side="right")))
     rows = np.flatnonzero(step < shown)[:MOST_EVENTS]
-    about = {
+    about: dict[str, object] = {
         "name": clean_text(name), "steps": shown, "of_steps": len(steps),
         "clock": "that of the table; steps stand one behind the other",
     }  # fmt: skip
-    return pack_json(about, _list_events(operations.choose(rows)))
+    return about, _list_events(operations.choose(rows))
 
 
 def _list_events(operations: Operations) -> Iterator[TraceEvent]:
