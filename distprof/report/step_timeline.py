@@ -11,6 +11,8 @@ import enum
 
 WAIT = "wait"
 """Standing still for another rank, where that was recorded apart from the phases."""
+STEP = "step"
+"""A step of which only begin and end are known."""
 
 
 class StepChoice(enum.StrEnum):
@@ -27,7 +29,7 @@ class TimelineBlocks:
     """Stretches of time of one lane, one element each, in order and without overlap."""
 
     kinds: tuple[str, ...]
-    """A phase, or "wait": the rank stood still for another one."""
+    """A phase; "wait": the rank stood still for another one; "step": a step whose phases are not known."""
     begin_ns: tuple[int, ...]
     """Where each begins."""
     end_ns: tuple[int, ...]

@@ -20,7 +20,7 @@ from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, IntArray, Phase, Run
 from distprof.report.report import MeshReport
-from distprof.report.step_timeline import WAIT, StepChoice, StepTimeline, TimelineLane, TimelineTransfers
+from distprof.report.step_timeline import STEP, WAIT, StepChoice, StepTimeline, TimelineLane, TimelineTransfers
 
 MAX_LANES = 64
 MAX_TRANSFERS = 1_500
@@ -28,7 +28,7 @@ Transfer = tuple[int, int, float, float, bool]
 """The lanes of sender and receiver, when it was sent and received, and whether it is a gradient."""
 _COMPUTES = {PIPELINE_CODE[PipelineKind.FORWARD]: Phase.FORWARD, PIPELINE_CODE[PipelineKind.BACKWARD]: Phase.BACKWARD}
 _SENDS = (PIPELINE_CODE[PipelineKind.FORWARD_SEND], PIPELINE_CODE[PipelineKind.BACKWARD_SEND])
-_HIDDEN = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
+_HIDDEN = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, STEP)
 """Phases whose place the micro-batches take, where they were recorded."""
 
 
@@ -232,16 +232,16 @@ def _list_phases(view: StepView, position: int, operations: PipelineOperations |
     kept = view.run.segments.get((rank, view.step))
     if kept is not None:
         borders_ns = kept.begin_ns + np.cumsum([0, *kept.durations_ns]).astype(np.float64)
-        codes = kept.codes
+        kinds: tuple[str, ...] = tuple(PHASES[code] for code in kept.codes)
     else:
         row = view.run.rows[position, view.column]
         begin_ns, long_ns = row[COLUMN["begin_host_ns"]], row[COLUMN["step_host_ns"]]
-        borders_ns, codes = np.array([begin_ns, begin_ns + long_ns]), (PHASES.index(Phase.OTHER),)
+        borders_ns, kinds = np.array([begin_ns, begin_ns + long_ns]), (STEP,)
     borders_ns = view.place(position, borders_ns)
     if np.isfinite(borders_ns).all():
-        for code, begin_ns, end_ns in zip(codes, borders_ns[:-1].tolist(), borders_ns[1:].tolist(), strict=True):
-            if not (piped and PHASES[code] in _HIDDEN):
-                yield LaneBlock(kind=PHASES[code], begin_ns=begin_ns, end_ns=end_ns)
+        for kind, begin_ns, end_ns in zip(kinds, borders_ns[:-1].tolist(), borders_ns[1:].tolist(), strict=True):
+            if not (piped and kind in _HIDDEN):
+                yield LaneBlock(kind=kind, begin_ns=begin_ns, end_ns=end_ns)
 
 
 def _list_passes(view: StepView, position: int, operations: PipelineOperations | None) -> list[LaneBlock]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
-from distprof.render.files.operations_timeline import render_operations_trace
+from distprof.render.files.operations_timeline import describe_operations_trace, render_operations_trace
+from distprof.render.files.trace_protobuf import pack_protobuf
 from distprof.render.html.html import capitalise, end_sentence, make_page, show_section
 from distprof.render.html.step_picture import show_pictures
 from distprof.render.markup import make_section, show
@@ -16,13 +17,19 @@ from distprof.report.operations_report import OperationsReport, to_plain_operati
 from distprof.storage.whole_file import write_json, write_whole
 
 
-def write_operations_files(folder: Path, operations: Operations, report: OperationsReport) -> Written:
-    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
+def write_operations_files(
+    folder: Path, operations: Operations, report: OperationsReport, *, pftrace: bool = False
+) -> Written:
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError. With
+    ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_operations_html(report)),
         "report.json": lambda path: write_json(path, to_plain_operations(report)),
         "trace.json.gz": lambda path: write_whole(path, render_operations_trace(operations, report.name)),
     }
+    if pftrace:
+        about, events = describe_operations_trace(operations, report.name)
+        writers["trace.pftrace.gz"] = lambda path: write_whole(path, pack_protobuf(about, events))
     return write_each(folder, writers)
 
 

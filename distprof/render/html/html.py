@@ -225,7 +225,7 @@ def make_page(title: str, body: str, data: str = "", *, scripted: bool = True) -
         data: The block that the script reads; empty: there is nothing for it to draw.
         scripted: Whether it holds the script, which draws and switches between light and dark.
     """
-    style, script = _read("report.css") + _colour_phases(), _read("report.js") if scripted else ""
+    style, script = read_style(), _read("report.js") if scripted else ""
     run = f"<script>{script}</script>" if scripted else ""
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
@@ -249,8 +249,11 @@ def _read(name: str) -> str:
     return (Path(__file__).with_name(name)).read_text(encoding="utf-8")
 
 
-def _colour_phases() -> str:
-    return "".join(f".p-{name} {{ fill: {it}; background: {it}; }}\n" for name, it in PHASE_COLOURS.items())
+def read_style() -> str:
+    """The page's style sheet, with the colours of phases."""
+    return _read("report.css") + "".join(
+        f".p-{name} {{ fill: {it}; background: {it}; }}\n" for name, it in PHASE_COLOURS.items()
+    )
 
 
 def show_facts(facts: Sequence[Fact]) -> str:

@@ -13,7 +13,7 @@ from distprof.render.markup import show
 from distprof.render.sections.step_words import describe_lane, describe_picture, name_lane, title_picture
 from distprof.render.units import format_time
 from distprof.report.report import Report
-from distprof.report.step_timeline import WAIT, StepTimeline, TimelineCollective, TimelineLane
+from distprof.report.step_timeline import STEP, WAIT, StepTimeline, TimelineCollective, TimelineLane
 
 WIDTH, LEFT, TOP = 1000, 150, 26
 BAR, BAND, GAP = 20, 7, 5
@@ -94,7 +94,7 @@ class _Scale:
 
 def _draw_legend(timeline: StepTimeline) -> Iterator[str]:
     there = {kind for lane in timeline.lanes for kind in lane.blocks.kinds}
-    entries = [(f'class="p-{phase}"', str(phase)) for phase in Phase if phase in there]
+    entries = [(f'class="p-{kind}"', str(kind)) for kind in (*Phase, STEP) if kind in there]
     if WAIT in there or timeline.collectives:
         entries.append((f'class="waits" fill="url(#step-{timeline.choice}-h)"', "waiting for another rank"))
     x = float(LEFT)
