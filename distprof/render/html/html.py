@@ -19,11 +19,11 @@ from distprof.render.html.svg import draw_devices, draw_phases
 from distprof.render.html.waterfall import draw_waterfall
 from distprof.render.html.who_waits import tabulate_who_waits
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
-from distprof.render.sections.card import Card, list_numbers, make_card
+from distprof.render.sections.card import list_numbers, make_card
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
-from distprof.render.sections.section_types import Fact, Section, ShownFinding
+from distprof.render.sections.section_types import Card, Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
@@ -60,7 +60,7 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
         [
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
-            _show_card(make_card(report)),
+            show_card(make_card(report)),
             _show_numbers(report),
             _make_part("waterfall", "Waterfall: from the ideal step to the measured one", draw_waterfall(report))
             or _make_part("waterfall", "Waterfall", f"<p>Not drawn: {show(_explain_lack(report))}.</p>"),
@@ -82,7 +82,8 @@ def _describe_job(report: Report) -> str:
     return show(", ".join(list_job_facts(report))) + started
 
 
-def _show_card(card: Card) -> str:
+def show_card(card: Card) -> str:
+    """The culprit in large letters, and below it what is known about it."""
     kind = "card critical" if card.critical else "card"
     rows = [("Cost", card.cost), ("Why", card.why), ("Next", card.advice)]
     listed = "".join(

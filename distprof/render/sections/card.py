@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from distprof.render.sections.cause_words import (
     CAUSES,
     KINDS,
@@ -20,7 +18,7 @@ from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.screen import list_parts
-from distprof.render.sections.section_types import Fact, ShownFinding
+from distprof.render.sections.section_types import Card, Fact, ShownFinding
 from distprof.render.sections.trace_rows import list_findings
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import NOT_MEASURED, clean_text, format_number, format_ratio, format_time
@@ -29,19 +27,6 @@ from distprof.report.wait_report import LATE_KINDS, Estimate, VerdictKind
 
 TEXT_LIMIT = 200
 MOST_NUMBERS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """Clean text."""
-
-    title: str
-    """The culprit, in a few words."""
-    cost: str
-    """What it costs, with its interval; empty: not known, or nothing."""
-    why: str
-    advice: str
-    critical: bool
 
 
 def make_card(report: Report) -> Card:
