@@ -19,7 +19,7 @@ from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.screen import list_parts
 from distprof.render.sections.section_types import Card, Fact, ShownFinding
-from distprof.render.sections.trace_rows import list_findings
+from distprof.render.sections.trace_rows import is_traced, list_findings
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import NOT_MEASURED, clean_text, format_number, format_ratio, format_time
 from distprof.report.report import Report
@@ -128,7 +128,8 @@ def list_numbers(report: Report) -> list[Fact]:
     if head.exposed_ratio is not None and report.world_size > 1:
         text = f"{format_time(head.exposed_ns)} per step"
         numbers.append(Fact(label="exposed communication", number=format_ratio(head.exposed_ratio), text=text))
-    numbers.append(Fact(label="MFU", number=format_ratio(head.mfu_ratio), text=_explain_mfu(report)))
+    if head.mfu_ratio is not None or not is_traced(report):
+        numbers.append(Fact(label="MFU", number=format_ratio(head.mfu_ratio), text=_explain_mfu(report)))
     if len(numbers) < MOST_NUMBERS:
         numbers += _list_parts(report, MOST_NUMBERS - len(numbers))
     return numbers
