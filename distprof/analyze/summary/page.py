@@ -23,7 +23,7 @@ MAX_ROWS, MAX_COLUMNS, MAX_CELLS = 128, 1_200, 36_000
 def measure_page(run: Run, report: Report) -> PageReport | None:
     """The tables of a run that this report is of. None: no step was recorded, as in traces without steps."""
     clock = Clock(report.headline.clock)
-    step_ns = np.array(report.step_times_ns, dtype=np.float64).reshape(len(report.ranks), -1)
+    step_ns = run.step_ns(clock)
     there = np.flatnonzero(np.isfinite(step_ns).any(axis=0))
     if not len(there):
         return None

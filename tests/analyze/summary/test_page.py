@@ -85,6 +85,8 @@ def test_without_steps_and_without_others_there_is_nothing_to_compare() -> None:
     assert np.isnan(measure(run).excess_ns).all() and measure(run).who_waits is None
     run = replace(run, rows=np.full_like(run.rows, np.nan))
     assert measure_page(run, analyze(run)) is None
+    run = replace(run, ranks=(), rows=run.rows[:0])
+    assert measure_page(run, analyze(run)) is None
 
 
 def test_ranks_stand_still_until_the_late_one_comes() -> None:
