@@ -57,6 +57,32 @@ class DeviceTime:
     """Union of the collectives; without ``idle_communication_ns`` it is the overlapped part."""
 
 
+class DeviceState(enum.StrEnum):
+    """What a device did at one moment; the parts of `DeviceTime` that add up to the span, in its order."""
+
+    COMPUTE = "compute"
+    COPIES = "copies"
+    EXPOSED = "exposed"
+    HOST = "host"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+
+
+DEVICE_STATES: tuple[DeviceState, ...] = tuple(DeviceState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLane:
+    """What the device did in one step, as finely as can be drawn."""
+
+    begin_ns: int
+    """When the step began on the device, after its begin on the host."""
+    end_ns: int
+    """When it ended there, after the same moment."""
+    states: bytes
+    """For each of as many equal parts of that time, which of `DEVICE_STATES` took most of it."""
+
+
 class HostState(enum.StrEnum):
     """What the host was in while the device waited for it; in order, the first that applies."""
 
@@ -241,5 +267,7 @@ class TraceSummary:
     unobserved_ns: int = 0
     """Before the device's first kernels, when what was launched before the trace began may have run; in no other time
     on the device, the span included."""
+    lanes: Mapping[int, DeviceLane] = field(default_factory=dict)
+    """By number, the first steps; empty: no steps are known, or nothing ran on a device."""
     modules: tuple[ModuleTotal, ...] = ()
     """Each before its submodules; the first is everything. Empty: the trace contains no module."""
