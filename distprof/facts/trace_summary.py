@@ -80,7 +80,8 @@ class DeviceLane:
     end_ns: int
     """When it ended there, after the same moment."""
     states: bytes
-    """For each of as many equal parts of that time, which of `DEVICE_STATES` took most of it."""
+    """For each of as many equal parts of that time, one of `DEVICE_STATES` that it was in; of all parts, each state has
+    as many as it took time."""
 
 
 class HostState(enum.StrEnum):
