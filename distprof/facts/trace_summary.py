@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distprof.facts.trace import TraceHead
+from distprof.facts.trace import IntArray, TraceHead
 
 LONGEST_NAME = 1_000
 """Characters of a name that a report holds."""
@@ -82,6 +82,20 @@ class DeviceLane:
     states: bytes
     """For each of as many equal parts of that time, one of `DEVICE_STATES` that it was in; of all parts, each state has
     as many as it took time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSlices:
+    """The first kernels and copies of a device, as many as a timeline shows, ``[num_slices]`` each, by begin."""
+
+    step: int
+    """Number of the step at whose begin on the host the times are 0."""
+    begin_ns: IntArray
+    end_ns: IntArray
+    stream: IntArray
+    name: IntArray
+    """Index into ``names``."""
+    names: tuple[str, ...]
 
 
 class HostState(enum.StrEnum):
@@ -270,5 +284,7 @@ class TraceSummary:
     on the device, the span included."""
     lanes: Mapping[int, DeviceLane] = field(default_factory=dict)
     """By number, the first steps; empty: no steps are known, or nothing ran on a device."""
+    slices: DeviceSlices | None = None
+    """None: as above."""
     modules: tuple[ModuleTotal, ...] = ()
     """Each before its submodules; the first is everything. Empty: the trace contains no module."""

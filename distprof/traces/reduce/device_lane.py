@@ -8,13 +8,15 @@ import numpy as np
 
 from distprof.facts.intervals import measure_within, subtract
 from distprof.facts.trace import IntArray
-from distprof.facts.trace_summary import DEVICE_STATES, DeviceLane, DeviceState
+from distprof.facts.trace_summary import DEVICE_STATES, DeviceLane, DeviceSlices, DeviceState
 from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.gaps import compute_gaps
 from distprof.traces.reduce.steps import Steps
 
 PARTS = 400
 """Of each step."""
+MAX_SLICES, LONGEST = 5_000, 200
+"""Kernels and copies of a rank, and letters of their names."""
 
 
 def list_device_lanes(work: TracedWork, steps: Steps, windows: IntArray) -> dict[int, DeviceLane]:
@@ -37,6 +39,27 @@ def list_device_lanes(work: TracedWork, steps: Steps, windows: IntArray) -> dict
             states = bytes(_choose_states(spent_ns.T.tolist()))
             lanes[number] = DeviceLane(begin_ns=begin_ns - host_ns, end_ns=end_ns - host_ns, states=states)
     return lanes
+
+
+def take_slices(work: TracedWork, steps: Steps, windows: IntArray) -> DeviceSlices | None:
+    """The first `MAX_SLICES` kernels and copies from the first measured step on. None: there are none.
+
+    Args:
+        work: What the device did.
+        steps: All steps.
+        windows: Their begins and ends on the device's timeline, ns, ``[num, 2]``.
+    """
+    gpu, first = work.trace.gpu, int(np.argmin(steps.warmup))
+    rows = np.flatnonzero(work.chosen & (gpu.begin_ns >= windows[first, 0]) & (gpu.end_ns > gpu.begin_ns))[:MAX_SLICES]
+    if not len(rows):
+        return None
+    codes, name = np.unique(gpu.name[rows], return_inverse=True)
+    origin_ns = steps.begin_ns[first]
+    return DeviceSlices(
+        step=int(steps.number[first]), begin_ns=gpu.begin_ns[rows] - origin_ns, end_ns=gpu.end_ns[rows] - origin_ns,
+        stream=gpu.stream[rows], name=name.reshape(-1),
+        names=tuple(work.trace.names[code][:LONGEST] if code >= 0 else "kernel" for code in codes.tolist()),
+    )  # fmt: skip
 
 
 def _choose_states(spent_ns: list[list[int]]) -> Iterator[int]:
