@@ -29,7 +29,9 @@ class TimelineBlocks:
     """Stretches of time of one lane, one element each, in order and without overlap."""
 
     kinds: tuple[str, ...]
-    """A phase; "wait": the rank stood still for another one; "step": a step whose phases are not known."""
+    """A phase; "wait": the rank stood still for another one; "step": a step whose phases are not known. Of
+    a device what it did, or why it idled: "compute", "copies", "exposed" (only collectives run), "host" (the next work
+    is not launched yet), "launch" (it is), "unknown"."""
     begin_ns: tuple[int, ...]
     """Where each begins."""
     end_ns: tuple[int, ...]
@@ -52,6 +54,8 @@ class TimelineLane:
     """Its place in the pipeline. None: there is none, or it cannot be told."""
     blocks: TimelineBlocks
     """What it did, from the host's point of view."""
+    device: TimelineBlocks | None
+    """What its device did, of a trace. None: there is no trace, or it shows no device."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,13 +62,15 @@ def _draw_step(graph: OperationGraph, step: int, choice: StepChoice, named: Sequ
     layers = [flatten(_stack(own, np.flatnonzero(lane == at), begin_ns, end_ns, waited_ns)) for at in range(len(lanes))]
     collectives, left_out = keep_telling(_list_collectives(own, graph.group[rows], lane, begin_ns, end_ns))
     transfers, too_many = list_transfers(_pair_transfers(own, graph.group[rows], lane, begin_ns, end_ns))
-    ranks = {at: int(own.rank[lane == at].max(initial=-1)) for at in range(len(lanes))}
+    ranks = [
+        highest if (highest := int(own.rank[lane == at].max(initial=-1))) >= 0 else None for at in range(len(lanes))
+    ]
     return StepTimeline(
         choice=choice, of_all=True, step=int(graph.steps[step]), clock=Clock.HOST, step_ns=float(graph.base_ns[step]),
         span_ns=round(span_ns), bound_ns=None, lanes_left_out=stages * replicas - len(lanes), collectives=collectives,
         collectives_left_out=left_out, transfers=transfers, transfers_left_out=too_many,
         lanes=tuple(
-            TimelineLane(rank=ranks[at] if ranks[at] >= 0 else None, replica=replica, stage=stage, blocks=blocks)
+            TimelineLane(rank=ranks[at], replica=replica, stage=stage, blocks=blocks, device=None)
             for (at, (replica, stage)), blocks in zip(enumerate(lanes), fit_lanes(layers, span_ns), strict=True)
         ),
     )  # fmt: skip

@@ -8,6 +8,7 @@ always whole copies.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, IntArray, Phase, Run
+from distprof.facts.trace_summary import DEVICE_STATES
 from distprof.report.report import MeshReport
 from distprof.report.step_timeline import STEP, WAIT, StepChoice, StepTimeline, TimelineLane, TimelineTransfers
 
@@ -142,6 +144,7 @@ def _draw_step(
     )
     layers = [flatten([*_list_phases(view, position, operations), *_list_passes(view, position, operations)])
               for position in lanes]  # fmt: skip
+    devices = [_list_device(view, position) for position in lanes]
     collectives, left_out = list_step_collectives(view, lanes)
     transfers, too_many = list_transfers(_pair_transfers(view, lanes, operations))
     ends = [block.end_ns for lane in layers for block in lane] + [
@@ -150,14 +153,17 @@ def _draw_step(
     span_ns = max(ends, default=0.0)
     if span_ns <= 0:
         return None
-    blocks = fit_lanes(layers, span_ns)
+    blocks, on_device = fit_lanes(layers, span_ns), fit_lanes(devices, span_ns)
     return StepTimeline(
         choice=StepChoice.TYPICAL, of_all=True, step=view.step, clock=Clock.HOST, step_ns=0.0, span_ns=round(span_ns),
         bound_ns=view.bound_ns(lanes), lanes_left_out=present - len(lanes), collectives=collectives,
         collectives_left_out=left_out, transfers=transfers, transfers_left_out=too_many,
         lanes=tuple(
-            TimelineLane(rank=numbers[position], replica=replica, stage=stage, blocks=own)
-            for position, own in zip(lanes, blocks, strict=True)
+            TimelineLane(
+                rank=numbers[position], replica=replica, stage=stage, blocks=own,
+                device=device if device.kinds else None,
+            )
+            for position, own, device in zip(lanes, blocks, on_device, strict=True)
             for replica, stage in [places.get(numbers[position], (None, None))]
         ),
     )  # fmt: skip
@@ -264,6 +270,23 @@ def _list_passes(view: StepView, position: int, operations: PipelineOperations |
         elif waited_ns > 0:
             waits.append(LaneBlock(kind=WAIT, begin_ns=begin_ns + long_ns - waited_ns, end_ns=begin_ns + long_ns))
     return [*passes, *waits]
+
+
+def _list_device(view: StepView, position: int) -> list[LaneBlock]:
+    """What a trace shows of the rank's device."""
+    rank = view.run.ranks[position].rank
+    lane = next((own.lanes.get(view.step) for own in view.run.activity if own.rank == rank), None)
+    begin_ns = float(view.run.rows[position, view.column, COLUMN["begin_host_ns"]])
+    if lane is None or not np.isfinite(begin_ns):
+        return []
+    states = np.frombuffer(lane.states, dtype=np.uint8)
+    starts = np.flatnonzero(np.diff(states, prepend=-1))
+    edges = np.append(starts, len(states)) / len(states) * (lane.end_ns - lane.begin_ns) + lane.begin_ns
+    borders_ns = view.place(position, begin_ns + edges).tolist()
+    return [
+        LaneBlock(kind=DEVICE_STATES[states[start]], begin_ns=max(begin, 0.0), end_ns=max(end, 0.0))
+        for start, (begin, end) in zip(starts.tolist(), itertools.pairwise(borders_ns), strict=True)
+    ]
 
 
 def _pair_transfers(

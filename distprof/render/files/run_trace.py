@@ -25,6 +25,7 @@ from distprof.analyze.cycles.pipeline_operations import (
 )
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, FloatArray, Run
+from distprof.facts.trace_summary import TraceSummary
 from distprof.render.files.trace_events import (
     FlowPoint,
     FlowRole,
@@ -41,7 +42,7 @@ MOST_SLICES = 300_000
 OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
 STEPS, STEPS_ON_DEVICE, PHASE_TRACK, PASSES, SENDS, RECEIVES, COLLECTIVES = range(7)
-"""Tracks from top to bottom; each process group has one of its own from the last on."""
+"""Tracks from top to bottom; each process group has one of its own from the last on, and so have then the streams."""
 _PASS_NAMES = {PipelineKind.FORWARD: "forward", PipelineKind.BACKWARD: "backward"}
 _SEND_KINDS = (PipelineKind.FORWARD_SEND, PipelineKind.BACKWARD_SEND)
 _RECEIVE_KINDS = (PipelineKind.FORWARD_RECEIVE, PipelineKind.BACKWARD_RECEIVE)
@@ -130,6 +131,8 @@ class _RunTrace:
                 for table, places in tables:
                     if column in places:
                         yield from self._list_collectives(table, places[column])
+        for summary in self.run.activity:
+            yield from self._list_kernels(summary)
 
     def _find_origins(self) -> dict[int, float]:
         """By position, where its own host clock, or rank 0's if that is known, shows the timeline's zero."""
@@ -274,6 +277,25 @@ class _RunTrace:
                     span_ns = begin_ns, end_ns
                     yield from self._put(position, kind, track, table.kinds[index], span_ns, args,
                                          points.get((row, index)))  # fmt: skip
+
+    def _list_kernels(self, summary: TraceSummary) -> Iterator[TraceEvent]:
+        """What a trace shows of the rank's device, by stream."""
+        slices = summary.slices
+        position = next((at for at, info in enumerate(self.run.ranks) if info.rank == summary.rank), None)
+        column = np.flatnonzero(self.numbers == slices.step).tolist() if slices is not None else []
+        if slices is None or position is None or not column:
+            return
+        host_ns = float(self.run.rows[position, column[0], COLUMN["begin_host_ns"]])
+        if not math.isfinite(host_ns) or not math.isfinite(self.origins_ns[position]):
+            return
+        begins, ends = (
+            self._place(position, host_ns + times.astype(np.float64)).tolist()
+            for times in (slices.begin_ns, slices.end_ns)
+        )
+        streams = {stream: at for at, stream in enumerate(np.unique(slices.stream).tolist())}
+        for begin, end, stream, name in zip(begins, ends, slices.stream.tolist(), slices.name.tolist(), strict=True):
+            kind, track = COLLECTIVES + len(self.groups) + streams[stream], f"stream {stream} (first kernels)"
+            yield from self._put(position, kind, track, slices.names[name], (begin, end), {})
 
     def _join_arrivals(self, arrivals_ns: FloatArray, ends_ns: FloatArray) -> dict[tuple[int, int], FlowPoint]:
         points: dict[tuple[int, int], FlowPoint] = {}

@@ -9,15 +9,16 @@ import math
 from collections.abc import Iterator, Sequence
 
 from distprof.facts.run import CollectiveKind, Phase
+from distprof.facts.trace_summary import DeviceState
 from distprof.render.markup import show
-from distprof.render.sections.step_words import describe_lane, describe_picture, name_lane, title_picture
+from distprof.render.sections.step_words import DEVICE_WORDS, describe_lane, describe_picture, name_lane, title_picture
 from distprof.render.units import format_time
 from distprof.report.report import Report
 from distprof.report.step_timeline import STEP, WAIT, StepTimeline, TimelineCollective, TimelineLane
 
-WIDTH, LEFT, TOP = 1000, 150, 26
-BAR, BAND, GAP = 20, 7, 5
-"""Heights of what a rank does, of its collectives below that, and of the space between two ranks."""
+WIDTH, LEFT, TOP, LINE = 1000, 150, 26, 18
+BAR, DEVICE, BAND, GAP = 20, 10, 7, 5
+"""Heights of what a rank does, of its device and its collectives below that, and of the space between two ranks."""
 FLAT_LANES, FLAT = 24, 0.5
 """More lanes than these are drawn at a part of the height, without numbers."""
 NARROWEST = 0.3
@@ -72,8 +73,10 @@ class _Scale:
         part = FLAT if self.flat else 1.0
         self.bar, self.gap = BAR * part, GAP * part
         self.band = BAND * part if timeline.collectives else 0.0
-        self.pitch = self.bar + self.band + self.gap
-        self.height = math.ceil(TOP + len(timeline.lanes) * self.pitch + 22)
+        self.device = DEVICE * part if any(lane.device is not None for lane in timeline.lanes) else 0.0
+        self.pitch = self.bar + self.device + self.band + self.gap
+        self.top = TOP + (LINE if self.device else 0)
+        self.height = math.ceil(self.top + len(timeline.lanes) * self.pitch + 22)
         self.hatch = f"url(#step-{timeline.choice}-h)"
 
     def x(self, time_ns: float) -> float:
@@ -82,7 +85,7 @@ class _Scale:
 
     def y(self, lane: int) -> float:
         """The upper edge of a lane."""
-        return TOP + lane * self.pitch
+        return self.top + lane * self.pitch
 
     def box(self, begin_ns: float, end_ns: float, top: float, height: float, paint: str, title: str) -> str:
         """A rectangle; ``paint``: its class or its fill, ``title``: escaped."""
@@ -97,10 +100,14 @@ def _draw_legend(timeline: StepTimeline) -> Iterator[str]:
     entries = [(f'class="p-{kind}"', str(kind)) for kind in (*Phase, STEP) if kind in there]
     if WAIT in there or timeline.collectives:
         entries.append((f'class="waits" fill="url(#step-{timeline.choice}-h)"', "waiting for another rank"))
-    x = float(LEFT)
-    for paint, name in entries:
-        yield f'<rect {paint} x="{x:.0f}" y="3" width="11" height="11"/><text x="{x + 15:.0f}" y="13">{name}</text>'
-        x += 30 + DIGIT * len(name)
+    devices = {kind for lane in timeline.lanes if lane.device is not None for kind in lane.device.kinds}
+    rows = [entries, [(f'class="d-{kind}"', words) for kind, words in DEVICE_WORDS.items() if kind in devices]]
+    for y, row in enumerate(rows):
+        x = float(LEFT)
+        for paint, name in row:
+            yield f'<rect {paint} x="{x:.0f}" y="{3 + LINE * y}" width="11" height="11"/>'
+            yield f'<text x="{x + 15:.0f}" y="{13 + LINE * y}">{name}</text>'
+            x += 30 + DIGIT * len(name)
 
 
 def _draw_axis(scale: _Scale) -> Iterator[str]:
@@ -112,7 +119,7 @@ def _draw_axis(scale: _Scale) -> Iterator[str]:
     bottom = scale.y(len(scale.timeline.lanes))
     for number in range(int(span_ns / every_ns) + 1):
         x = scale.x(number * every_ns)
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{bottom:.1f}"/>'
+        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.top - 4}" y2="{bottom:.1f}"/>'
         kind = ' class="end"' if x > WIDTH - 40 else ' class="mid"'
         label = format_time(number * every_ns) if number else "0"
         yield f'<text{kind} x="{x:.1f}" y="{bottom + 15:.0f}">{label}</text>'
@@ -135,6 +142,11 @@ def _draw_lane(scale: _Scale, at: int, lane: TimelineLane, report: Report | None
             light = " light" if kind in _LIGHT else ""
             middle = scale.x((begin_ns + end_ns) / 2)
             yield f'<text class="num{light}" x="{middle:.1f}" y="{top + scale.bar * 0.72:.1f}">{batch}</text>'
+    if lane.device is not None:
+        device = zip(lane.device.kinds, lane.device.begin_ns, lane.device.end_ns, strict=True)
+        for kind, begin_ns, end_ns in device:
+            told = f"{DEVICE_WORDS[DeviceState(kind)]}, {format_time(end_ns - begin_ns)}"
+            yield scale.box(begin_ns, end_ns, top + scale.bar, scale.device, f'class="d-{kind}"', told)
     yield "</g>"
 
 
@@ -145,7 +157,7 @@ def _draw_collectives(scale: _Scale) -> Iterator[str]:
         colour = _COLOURS.get(CollectiveKind(each.kind), Phase.OTHER)
         name = f"{each.kind} of {show(each.group, 80)}"
         for lane, arrival_ns, end_ns in zip(each.lanes, each.arrival_ns, each.end_ns, strict=True):
-            top = scale.y(lane) + scale.bar
+            top = scale.y(lane) + scale.bar + scale.device
             last_ns = arrival_ns if each.last_arrival_ns is None else max(each.last_arrival_ns, arrival_ns)
             over_ns = last_ns if end_ns is None else end_ns
             waited_ns = min(last_ns, over_ns) - arrival_ns
@@ -159,7 +171,7 @@ def _draw_collectives(scale: _Scale) -> Iterator[str]:
                 )
     for each in sorted(collectives, key=_measure_spread)[-MAX_JOINED:]:
         points = [
-            f"{scale.x(arrival_ns):.1f},{scale.y(lane) + scale.bar + scale.band / 2:.1f}"
+            f"{scale.x(arrival_ns):.1f},{scale.y(lane) + scale.bar + scale.device + scale.band / 2:.1f}"
             for lane, arrival_ns in sorted(zip(each.lanes, each.arrival_ns, strict=True))
         ]
         yield f'<polyline class="arrivals" points="{" ".join(points)}"/>'

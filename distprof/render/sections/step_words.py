@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.facts.trace_summary import DeviceState
 from distprof.render.sections.rank_names import describe_place, name_rank
 from distprof.render.units import clean_text, format_time
 from distprof.report.report import Report
@@ -9,6 +10,13 @@ from distprof.report.step_timeline import StepChoice, StepTimeline, TimelineLane
 
 LABEL_LIMIT = 22
 """Characters of a lane's label."""
+
+DEVICE_WORDS = {
+    DeviceState.COMPUTE: "device: compute", DeviceState.COPIES: "device: copies",
+    DeviceState.EXPOSED: "device: only collectives", DeviceState.HOST: "device idle: not launched yet",
+    DeviceState.LAUNCH: "device idle: launched", DeviceState.UNKNOWN: "device idle: unknown",
+}  # fmt: skip
+"""What a device does, in the order of the legend."""
 
 
 def title_picture(timeline: StepTimeline) -> str:
@@ -24,8 +32,10 @@ def describe_picture(timeline: StepTimeline, report: Report | None) -> str:
     told = [f"{lanes:,} {'row' if lanes == 1 else 'rows'}, one per {'rank' if _has_ranks(timeline) else 'stage'}"]
     if timeline.lanes_left_out:
         told[0] += f"; {timeline.lanes_left_out:,} ranks that stand out less are left out"
+    if any(lane.device is not None for lane in timeline.lanes):
+        told.append("the second bar is the device, with the cause where it idles")
     if timeline.collectives:
-        told.append("the thin bar below a row is its collectives, hatched until the last rank arrives")
+        told.append("the thin bar at the bottom of a row is its collectives, hatched until the last rank arrives")
         told.append("the lines join arrivals")
     if timeline.transfers.sources:
         told.append("thin lines are sends to another stage, until the receiver has it")

@@ -19,6 +19,8 @@ from distprof.facts.run import PHASES, ClockReading, CollectiveKind, Collectives
 from distprof.render.files import run_trace
 from distprof.render.files.files import render_trace
 from distprof.render.files.operations_timeline import render_operations_trace
+from distprof.traces.load_run import read_paths
+from distprof.traces.reduce.phase_names import USUAL_NAMES
 from tests.factories import MS, make_run
 from tests.render.files.perfetto_file import Timeline, read_timeline
 
@@ -175,6 +177,18 @@ def test_a_table_of_operations_passes_too() -> None:
     assert len(timeline.slices) == len(operations) and set(timeline.processes.values()) == {"replica 0", "replica 1"}
     sends = 8 * 2 * 4 * 3 * 2  # steps, replicas, micro-batches, links, directions
     assert sum(len(points) == 2 and points[0]["pid"] == points[1]["pid"] for points in timeline.flows.values()) >= sends
+
+
+def test_kernels_of_a_real_job_stand_in_their_steps() -> None:
+    run = read_paths([DATA / "v100_dlrm_8ranks" / f"rank{rank}.json.gz" for rank in range(2)], USUAL_NAMES)
+    timeline = read(run)
+    for rank in range(2):
+        kernels = timeline.on_track("stream", rank)
+        (step,) = (event for event in timeline.on_track("steps", rank) if not event["args"]["warmup"])
+        inside = [event for event in kernels if step["ts"] <= event["ts"] <= step["ts"] + step["dur"]]
+        assert len(kernels) > 100 and len(inside) > 0.9 * len(kernels)
+        assert any("AllReduce" in event["name"] for event in kernels)
+    assert timeline.flows
 
 
 def make_long_run(num_ranks: int, num_steps: int) -> Run:
