@@ -93,8 +93,10 @@ def _tabulate_ranks(report: Report, page: PageReport) -> str:
         share = format_ratio(excess_ns / step_ns) if step_ns else format_ratio(None)
         place = describe_place(report, rank.rank)
         rows.append([str(rank.rank), show(place), show(rank.host, NAME_LIMIT), format_time(excess_ns), share])
-    heads = ("rank", "place", "host", "lost to it per step", "of the step")
-    return tabulate(heads, rows, "wide left-3") + _count_left_out(len(known) - len(order), "ranks lose less")
+    heads, kind = ["rank", "place", "host", "lost to it per step", "of the step"], "wide left-3"
+    if not any(row[1] for row in rows):
+        heads, rows, kind = [heads[0], *heads[2:]], [[row[0], *row[2:]] for row in rows], "wide left-2"
+    return tabulate(heads, rows, kind) + _count_left_out(len(known) - len(order), "ranks lose less")
 
 
 def _count_left_out(count: int, what: str) -> str:
