@@ -127,6 +127,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
         ({"level": "fazes"}, "level='fazes': expected one of off, phases, kernels, modules"),
         ({"precision": "float32"}, "precision='float32': expected one of fp32, tf32, bf16, fp16, or None"),
         ({"shadow_evry": 3}, "shadow_evry: unknown key; did you mean 'shadow_every'?"),
+        ({"warmup": 1}, "warmup: unknown key; did you mean 'warmup_steps'?"),
         ({"shadow_every": 1}, "shadow_every=1: must be 2 or more, or 0 for never"),
         ({"window_s": 0}, "window_s=0.0: must be above 0 and finite"),
         ({"warmup_steps": -1}, "warmup_steps=-1: must be a whole number, 0 or more"),

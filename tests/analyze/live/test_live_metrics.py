@@ -89,6 +89,7 @@ def test_the_steps_of_a_window_and_the_one_that_counts_operations_are_in_no_char
     usual_ms = forward_ms[~inside]
     assert (details["step"], details["phase/forward/host_ms_max"]) == (109, float(usual_ms[:100].mean()))
     assert points.end()["phase/forward/host_ms_max"] == float(usual_ms[100:].mean())
+    assert points.add(run.rows[:, inside]) == []
 
 
 def test_what_some_steps_lack_is_the_mean_of_the_others() -> None:
