@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 
 import distprof
+from distprof.cli.parser import run_verb
 from distprof.profiler import open_session
 from distprof.profiler.job import agreement, early_watch
 from distprof.profiler.job.agreement import Rendezvous
@@ -128,7 +129,9 @@ def train_stages(world: World, folder: str) -> None:
     session.close()
 
 
-def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blames_nobody(tmp_path: Path) -> None:
+def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blames_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call_on_ranks(3, train_stages, str(tmp_path / "run"), tmp_path=tmp_path)
     run = read_run(tmp_path / "run")
     recorded = {info.rank: len(run.column("step")[row]) for row, info in enumerate(run.ranks) if row < 2}
@@ -138,6 +141,8 @@ def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blam
     assert report["coverage"]["ranks_missing"] == [2]  # and it is said
     assert (verdict["kind"], verdict["rank"]) == ("none", None)
     assert "point to point" in verdict["reason"]
+    run_verb(["report", str(tmp_path / "run")])
+    assert "rank 2 is missing: it recorded no step" in capsys.readouterr().out
 
 
 def train_again(world: World, folder: str, place: str, port: int | None, idle: bool) -> None:
