@@ -288,6 +288,24 @@ def is_running(folder: Path) -> bool:
     return not any(b'"type":"end"' in line.replace(b" ", b"") for line in last)
 
 
+def find_latest_run(path: Path) -> Path | None:
+    """The path itself if it is a run folder, else the run in it that started last, of those that run if any does.
+
+    None: there is none.
+    """
+    if (path / "run.json").exists():
+        return path
+    try:
+        folders = [entry for entry in path.iterdir() if (entry / "run.json").exists()]
+    except OSError:
+        return None
+    started: list[tuple[bool, str, Path]] = []
+    for folder in folders:
+        with contextlib.suppress(DataError):
+            started.append((is_running(folder), read_meta(folder).started_utc or "", folder))
+    return max(started)[2] if started else None
+
+
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:
     """The run, with an end for ranks that completed but could not write it.
 
