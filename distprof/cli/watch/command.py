@@ -32,7 +32,7 @@ examples:
   distprof watch                                        the latest run in runs/
   distprof watch runs/2026-01-31_12-00-00_gpt2_small_ddp
   distprof watch runs/mine --wait 600                   it may not have begun
-  distprof watch runs/mine --plain >> watch.log         one line for each new verdict
+  distprof watch runs/mine --plain >> watch.log    one line for each new verdict
 
 Where standard output is no terminal, it prints plain lines. When the job has ended, or was killed, it says so, shows
 the last state, and ends.

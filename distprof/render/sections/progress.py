@@ -15,6 +15,7 @@ STALE_S = 10.0
 """From so long without a step on, it is said; and where steps take long, from so many of them on."""
 STALE_STEPS = 10.0
 LEAST_RANGE = 0.25
+FEW = 8
 _SEVERITY = {"gone": 3, "failed": 2, "terminated": 1}
 NAMES_LIMIT = 60
 
@@ -68,8 +69,10 @@ def describe_end(progress: Progress) -> str:
 
 
 def draw_times(progress: Progress, width: int, *, plain: bool) -> str:
-    """Step times as bars, a column per step or, beyond the width, the longest of a few. The lowest bar is the shortest time, and the
-    highest what few exceed, at least `LEAST_RANGE` more: what every job varies by looks level.
+    """Step times as bars, a column per step or, beyond the width, for the longest of a few.
+
+    The lowest bar is the shortest time, and the highest what few exceed, at least `LEAST_RANGE` more: what every job
+    varies by looks level.
 
     Args:
         progress: What is shown.
@@ -95,9 +98,9 @@ def describe_times(progress: Progress) -> str:
 
 
 def show_ranks(progress: Progress, most: int) -> Section:
-    """Ranks by phases, means of the last steps; of more ranks than ``most`` the worst, and the median of all."""
+    """Ranks by phases, means of the last steps; of more ranks than ``most`` a few, the worst first, and the median."""
     ranks = list(progress.ranks)
-    chosen = ranks if len(ranks) <= most else _choose_worst(progress, most - 1)
+    chosen = ranks if len(ranks) <= most else _choose_worst(progress, min(most - 1, FEW))
     codes = [code for code in range(len(PHASES)) if any(rank.phase_ns[code] for rank in ranks)]
     heads = ["ms", "step", "own", *(PHASES[code] for code in codes), "last step", "seen"]
     rows = [
@@ -125,13 +128,13 @@ def _show_seen(rank: RankProgress) -> str:
 
 
 def _choose_worst(progress: Progress, most: int) -> list[RankProgress]:
-    """Ranks that ended badly first, then silent ones, then those that take longest by themselves; in order of rank."""
+    """Ranks that ended badly first, then silent ones, then those that take longest by themselves."""
 
     def badness(rank: RankProgress) -> tuple[int, float, float]:
         stale_s = rank.fresh_s if rank.state in ("running", "unknown") and is_stale(progress, rank.fresh_s) else 0.0
         return _SEVERITY.get(rank.state, 0), stale_s, rank.own_ns or 0.0
 
-    return sorted(sorted(progress.ranks, key=badness, reverse=True)[:most], key=lambda rank: rank.rank)
+    return sorted(progress.ranks, key=badness, reverse=True)[:most]
 
 
 def _list_open(progress: Progress) -> list[RankProgress]:
