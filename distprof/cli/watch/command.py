@@ -119,9 +119,11 @@ def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Key
     """A screen until the end, which stays below the command."""
     again = f"distprof report {clean_text(folder, LONGEST_PATH)}"
 
-    def draw(progress: Progress, foot: str) -> Segments:
+    def draw(progress: Progress, foot: str, *, stays: bool = False) -> Segments:
         report, age_s, problem = watcher.report
-        return fit_watch_screen(progress, report, console, report_age_s=age_s, problem=problem, foot=foot)
+        return fit_watch_screen(
+            progress, report, console, report_age_s=age_s, problem=problem, foot=foot, stays=stays
+        )  # fmt: skip
 
     left = False
     progress: Progress | None = None
@@ -139,7 +141,7 @@ def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Key
     except KeyboardInterrupt:
         left = True
     if progress is not None:
-        console.print(draw(progress, f"everything: {again}"), end="")
+        console.print(draw(progress, f"everything: {again}", stays=True), end="")
 
 
 def _look(watcher: Watcher) -> Progress:

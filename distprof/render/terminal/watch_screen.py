@@ -38,9 +38,16 @@ NO_REPORT = "no report yet"
 
 
 def fit_watch_screen(
-    progress: Progress, report: Report | None, console: Console, *, report_age_s: float, problem: str, foot: str
+    progress: Progress,
+    report: Report | None,
+    console: Console,
+    *,
+    report_age_s: float,
+    problem: str,
+    foot: str,
+    stays: bool = False,
 ) -> Segments:
-    """The screen, not higher than the console unless that is very low; of a job that is over, as high as it takes.
+    """The screen, not higher than the console unless that is very low.
 
     Args:
         progress: How far the job is.
@@ -49,14 +56,15 @@ def fit_watch_screen(
         report_age_s: How old the report is.
         problem: What keeps the report from being made; empty: nothing.
         foot: The last line.
+        stays: It is the last, and may scroll.
     """
-    for rows in [LAST_ROWS] if progress.over else RANK_ROWS:
+    for rows in [LAST_ROWS] if stays else RANK_ROWS:
         parts = [
             *_show_head(progress, report, console), *_show_verdict(progress, report, report_age_s, problem),
             fit_table(show_ranks(progress, rows), console) if progress.ranks else Text("no rank has written anything"),
             Text(clean_text(foot, TEXT_LIMIT), style="dim"),
         ]  # fmt: skip
-        if progress.over or len(console.render_lines(Group(*parts), pad=False)) <= console.height:
+        if stays or len(console.render_lines(Group(*parts), pad=False)) <= console.height:
             break
     return encode_parts(parts, console)
 
