@@ -92,6 +92,14 @@ def job(tmp_path: Path, simulated: Run, monkeypatch: pytest.MonkeyPatch) -> Iter
         writer.close()
 
 
+@pytest.fixture(autouse=True)
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """By how much a command has lowered its priority, which this process could not raise again."""
+    found: list[int] = []
+    monkeypatch.setattr("os.nice", found.append)
+    return found
+
+
 def do_at_once(work: Callable[[], None]) -> None:
     work()
 
@@ -170,14 +178,16 @@ def test_each_rank_is_as_fresh_as_its_last_row(job: GrowingJob) -> None:
     assert ages_s[:2] + ages_s[3:] == [0.0] * 3 and ages_s[2] == pytest.approx(15.0, abs=1.0)  # at first by the file
 
 
-def test_a_killed_job_is_over_and_says_so(job: GrowingJob, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_job_is_over_and_says_so(
+    job: GrowingJob, capsys: pytest.CaptureFixture[str], given_up: list[int]
+) -> None:
     job.write(30)
     watched = open_watcher(job, Clock())
     assert not watched.look().over
     job.lives[2] = False
     assert not watched.look().over  # the others may go on for a while
     job.end(0, 1, 3, ended="failed")
-    assert run_verb(["watch", str(job.folder), "--plain"]) == 0
+    assert run_verb(["watch", str(job.folder), "--plain"]) == 0 and given_up == [10]
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert "the job has ended: ranks 0-1, 3 failed, rank 2 gone without an end (killed?)" in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -44,6 +46,8 @@ LOOK_S = 1.0
 """From one look to the next, and at least `LOOK_FACTOR` times as long as a look takes."""
 LOOK_FACTOR = 4.0
 WAIT_S = 60
+NICE = 10
+"""Priority given up: on a host of the job, its ranks come first."""
 FIND_S = 0.5
 
 
@@ -67,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         DistprofError: There is no run, or it has gone.
     """
     console = Console(emoji=False, highlight=False)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
     try:
         with open_keyboard() as keyboard:
             folder = find_run(options.run, options.wait, keyboard, now_s=time.monotonic)
