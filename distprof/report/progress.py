@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from distprof.facts.run import Clock
+from distprof.facts.stand import RankState
 
 RankEnd = Literal["running", "completed", "failed", "terminated", "gone", "unknown"]
 
@@ -22,6 +23,8 @@ class RankProgress:
     """None: it has ended no step yet."""
     fresh_s: float
     """How long ago the rows of its last step came; before the first, its header."""
+    place: RankState | None
+    """The step and phase that it is in, or was in last. None: not known, or it has ended."""
     step_ns: float | None
     """Mean of the last steps, like those below. None: not measured."""
     own_ns: float | None

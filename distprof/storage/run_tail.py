@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 from distprof.errors import DataError
 from distprof.facts.run import FloatArray, RankInfo, Run
+from distprof.facts.stand import RankState
+from distprof.storage.last_state import read_place
 from distprof.storage.rotation import join_parts, open_parts
 from distprof.storage.run_folder import list_streams, read_meta, read_run
 from distprof.storage.safe_open import open_file, open_folder
@@ -26,6 +28,8 @@ class RankTail:
     def __init__(self, path: Path, keep_steps: int) -> None:
         """Has read nothing so far."""
         self.path, self._keep_steps = path, keep_steps
+        self.place: RankState | None = None
+        """Where the rank stands just now, as of the last look. None: not known, or it has ended."""
         self._parts: dict[bytes, PartReader] = {}  # by its header, the earlier first
 
     def read(self, *, inside: int | None = None) -> None:
@@ -38,6 +42,7 @@ class RankTail:
         if not self._read_on(inside):
             self._read_anew(inside)
         self._forget()
+        self.place = None if inside is None else read_place(self.path, inside=inside)
 
     def _read_on(self, inside: int | None) -> bool:
         """Reads on in the file that is written to; False: that is another one now, or was never read."""

@@ -194,6 +194,31 @@ def test_a_killed_job_is_over_and_says_so(
     assert "rank 2 is missing after step 29: its stream ends abruptly (killed?)" in said
 
 
+def test_the_kernel_tells_whether_a_rank_lives(tmp_path: Path, simulated: Run) -> None:
+    """Without any stand-in: a process that writes, and is killed."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        info = dataclasses.replace(simulated.ranks[0], host=os.uname().nodename)
+        alone = dataclasses.replace(simulated.meta, world_size=1)
+        job = GrowingJob(tmp_path / "run", dataclasses.replace(simulated, meta=alone, ranks=(info,)))
+        job.write(30)
+        os.write(told, b".")
+        signal.pause()
+    try:
+        os.read(ready, 1)
+        watched = Watcher(tmp_path / "run", now_s=Clock(), start=do_at_once)
+        alive = watched.look()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ([rank.state for rank in alive.ranks], alive.over) == (["running"], False)
+    dead = watched.look()
+    assert ([rank.state for rank in dead.ranks], dead.over, dead.steps_done) == (["gone"], True, 30)
+    for end in (ready, told):
+        os.close(end)
+
+
 def test_plain_lines_come_with_each_new_report_and_the_last_with_the_end(
     job: GrowingJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

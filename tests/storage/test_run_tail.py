@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from distprof.errors import DataError
-from distprof.facts.run import COLUMN, Run
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Run
+from distprof.storage.last_state import BETWEEN, drop_place, open_place
 from distprof.storage.record_lines import encode_padded
 from distprof.storage.run_folder import read_run, write_meta
 from distprof.storage.run_tail import RankTail, RunTail
@@ -123,6 +124,23 @@ def test_an_end_in_the_line_that_was_reserved_for_it_is_seen(tmp_path: Path) -> 
         file.write(encode_padded(end))
     tail.read()
     assert (tail.read_info().ended, tail.finish().info.rows_lost) == ("failed", 2)
+
+
+def test_where_a_rank_stands_is_read_too(tmp_path: Path) -> None:
+    write_meta(tmp_path, META)
+    write(writer := open_writer(tmp_path), range(3))
+    place = open_place(writer.path)
+    assert place is not None
+    tail = open_tail(tmp_path)
+    for code, inside, phase in ((PHASE_CODE[Phase.BACKWARD], True, "backward"), (BETWEEN, False, None)):
+        place[0], place[1] = 3, code
+        tail.look()
+        found = tail.tails["rank-00000.jsonl"].place
+        assert found is not None and (found.step, found.inside, found.phase) == (3, inside, phase)
+    drop_place(writer.path)
+    tail.look()
+    assert tail.tails["rank-00000.jsonl"].place is None
+    writer.close()
 
 
 def test_what_is_no_stream_is_left_out(tmp_path: Path) -> None:

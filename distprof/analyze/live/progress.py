@@ -13,6 +13,7 @@ from distprof.analyze.stats.measured_steps import counts_between, subtract_expos
 from distprof.config.decode import is_whole
 from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta, make_rows
+from distprof.facts.stand import RankState
 from distprof.report.progress import Progress, RankEnd, RankProgress
 
 MEAN_STEPS = 20
@@ -33,7 +34,8 @@ class RankLook:
     rows: FloatArray
     """Of its last steps, ``[num_steps, ROW_WIDTH]``, in ascending order."""
     fresh_s: float
-    """As in `RankProgress`."""
+    """As in `RankProgress`, like the next."""
+    place: RankState | None = None
 
 
 class ProgressMeter:
@@ -120,7 +122,7 @@ def _measure_rank(look: RankLook, clock: Clock) -> RankProgress:
     own_ns = subtract_exposed(step_ns, sum_exposed(rows, clock))
     return RankProgress(
         rank=info.rank, state=_read_state(info), last_step=_read_last_step(rows) if len(rows) else None,
-        fresh_s=look.fresh_s, step_ns=_average(step_ns), own_ns=_average(own_ns),
+        fresh_s=look.fresh_s, place=look.place, step_ns=_average(step_ns), own_ns=_average(own_ns),
         phase_ns=tuple(_average(rows[:, COLUMN[f"{phase}_{clock}_ns"]]) for phase in PHASES),
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ EVERY_STEPS, EVERY_S = 20, 30.0
 """The report is made again after so many steps, or so long."""
 PAUSE_FACTOR, LEAST_PAUSE_S = 4.0, 2.0
 """How long it is not made after that, whatever comes: so many times as long as it took, and at least so long."""
-MAX_ROWS, LEAST_STEPS, MOST_STEPS = 100_000, 100, 2_000
+MAX_ROWS, LEAST_STEPS, MOST_STEPS = 60_000, 50, 2_000
 """What is kept of the latest steps, and judged: rows of all ranks together, and steps."""
 SHOWN_ROWS, LEAST_SHOWN, MOST_SHOWN = 20_000, 20, 200
 """What is looked at each time: the same, of the latest of these."""
@@ -117,7 +117,8 @@ class Watcher:
         if self._seen.get(name, (None, 0.0))[0] != last:
             ago_s = 0.0 if name in self._seen or info.last_write is None else info.last_write.ago_s
             self._seen[name] = last, self._now_s() - ago_s
-        return RankLook(info=info, rows=rows, fresh_s=self._now_s() - self._seen[name][1])
+        fresh_s = self._now_s() - self._seen[name][1]
+        return RankLook(info=info, rows=rows, fresh_s=fresh_s, place=tail.place)
 
 
 def _stack(rows: list[FloatArray]) -> FloatArray:

@@ -16,6 +16,7 @@ STALE_S = 10.0
 STALE_STEPS = 10.0
 LEAST_RANGE = 0.25
 FEW = 8
+STANDS = "stands in step"
 _SEVERITY = {"gone": 3, "failed": 2, "terminated": 1}
 NAMES_LIMIT = 60
 
@@ -102,15 +103,17 @@ def show_ranks(progress: Progress, most: int) -> Section:
     ranks = list(progress.ranks)
     chosen = ranks if len(ranks) <= most else _choose_worst(progress, min(most - 1, FEW))
     codes = [code for code in range(len(PHASES)) if any(rank.phase_ns[code] for rank in ranks)]
-    heads = ["ms", "step", "own", *(PHASES[code] for code in codes), "last step", "seen"]
+    heads = ["ms", "step", "own", *(PHASES[code] for code in codes), "last step", "seen", STANDS]
+    stale = any(is_stale(progress, rank.fresh_s) for rank in _list_open(progress)) and not progress.over
     rows = [
         [f"rank {rank.rank}", *_show_times(rank, codes), "" if rank.last_step is None else f"{rank.last_step:,}",
-         _show_seen(rank)]
+         _show_seen(rank), _show_place(rank) if stale else ""]
         for rank in chosen
     ]  # fmt: skip
     if len(chosen) < len(ranks):
-        rows.append([f"median of {len(ranks):,}", *_show_median(ranks, codes), "", ""])
-    return Section(key="watch_ranks", title="", columns=make_columns(heads, rows), ruled=())
+        rows.append([f"median of {len(ranks):,}", *_show_median(ranks, codes), "", "", ""])
+    columns = make_columns(heads, rows, (STANDS,))
+    return Section(key="watch_ranks", title="", columns=columns if stale else columns[:-1])
 
 
 def _show_times(rank: RankProgress, codes: Sequence[int]) -> list[str]:
@@ -121,6 +124,12 @@ def _show_median(ranks: Sequence[RankProgress], codes: Sequence[int]) -> list[st
     columns = zip(*((rank.step_ns, rank.own_ns, *(rank.phase_ns[at] for at in codes)) for rank in ranks), strict=True)
     known = [[value for value in column if value is not None] for column in columns]
     return [format_milliseconds(statistics.median(values) if values else None) for values in known]
+
+
+def _show_place(rank: RankProgress) -> str:
+    if rank.place is None:
+        return ""
+    return f"after {rank.place.step}" if not rank.place.inside else f"{rank.place.step}, {rank.place.phase or 'in it'}"
 
 
 def _show_seen(rank: RankProgress) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.facts.run import Clock
+from distprof.facts.stand import RankState
 from distprof.render.sections.progress import describe_freshness, describe_progress, draw_times
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.report.progress import Progress, RankProgress
@@ -23,7 +24,7 @@ RUN = make_late_run()
 
 def make_rank(rank: int, **changes: object) -> RankProgress:
     usual = RankProgress(
-        rank=rank, state="running", last_step=59, fresh_s=0.4, step_ns=100.0 * MS, own_ns=80.0 * MS + rank,
+        rank=rank, state="running", last_step=59, fresh_s=0.4, place=None, step_ns=100.0 * MS, own_ns=80.0 * MS + rank,
         phase_ns=(10.0 * MS, 20.0 * MS, 40.0 * MS, None, 15.0 * MS, 2.0 * MS, 8.0 * MS, 5.0 * MS),
     )  # fmt: skip
     return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
@@ -110,6 +111,21 @@ def test_how_old_the_rows_are(fresh_s: tuple[float, float], interval_ns: float, 
     assert describe_freshness(make_progress(2, ranks, interval_ns=interval_ns)) == text
     missing = describe_freshness(make_progress(2, ranks, interval_ns=interval_ns, world_size=4))
     assert missing == f"{text}; 2 of 4 ranks have written nothing"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_where_ranks_stand_is_shown_once_they_are_silent(width: int) -> None:
+    places = [
+        RankState(source="place", step=60, inside=True, phase="all_reduce"),
+        RankState(source="place", step=60, inside=True, phase=None),
+        RankState(source="place", step=59, inside=False, phase=None), None,
+    ]  # fmt: skip
+    for fresh_s, shown in ((0.4, False), (31.0, True)):
+        ranks = tuple(make_rank(rank, fresh_s=fresh_s, place=place) for rank, place in enumerate(places))
+        lines = draw(make_progress(4, ranks), analyze(RUN), width)
+        assert max(map(len, lines)) <= width and any("stands in step" in line for line in lines) is shown
+        ends = [line.split("ago")[1].strip() for line in lines if line.startswith("rank ")]
+        assert ends == (["60, all_reduce", "60, in it", "after 59", ""] if shown else [""] * 4)
 
 
 def test_a_job_without_a_known_end_or_a_step() -> None:
