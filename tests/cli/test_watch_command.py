@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import pty
 import signal
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.fuzz.cases import make_case
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
@@ -22,9 +24,10 @@ from distprof.cli.watch import command, watcher
 from distprof.cli.watch.command import find_run
 from distprof.cli.watch.keyboard import Keyboard, open_keyboard
 from distprof.cli.watch.watcher import Watcher
-from distprof.errors import UsageError
+from distprof.errors import DataError, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import find_latest_run, rank_path, read_run, write_meta
 from tests.factories import MS
@@ -314,6 +317,24 @@ def test_keys_and_a_resized_window_end_the_wait(monkeypatch: pytest.MonkeyPatch)
             assert keyboard.wait(60.0)
         assert signal.getsignal(signal.SIGTERM) == before
     os.close(ours)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", range(12))
+def test_what_no_rank_would_write_is_shown_or_refused(number: int, tmp_path: Path) -> None:
+    make_case(number, 7, ("streams",), tmp_path)
+    for folder in (path.parent for path in tmp_path.glob("*/run.json")):
+        try:
+            watched = Watcher(folder, now_s=Clock(), start=do_at_once)
+            progress = watched.look()
+            watched.finish()
+        except DataError:
+            continue
+        report, _, problem = watched.report
+        console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
+        screen = fit_watch_screen(progress, report, console, report_age_s=0.0, problem=problem, foot="q")
+        shown = "".join(segment.text for segment in screen.segments) + describe_watch_line(progress, report)
+        assert not [letter for letter in shown if letter < " " and letter != "\n"]
 
 
 def test_the_folder_of_a_report_that_fails_is_still_shown(job: GrowingJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,8 +122,9 @@ class Watcher:
 
 
 def _stack(rows: list[FloatArray]) -> FloatArray:
-    """In ascending order of steps, ``[num_steps, ROW_WIDTH]``."""
+    """In ascending order of steps, ``[num_steps, ROW_WIDTH]``; of a step that was written twice, the later row."""
     if not rows:
         return np.empty((0, ROW_WIDTH))
-    table = np.stack(rows)
-    return table[np.argsort(table[:, COLUMN["step"]], kind="stable")]
+    table = np.stack(rows[::-1])
+    latest: FloatArray = table[np.unique(table[:, COLUMN["step"]], return_index=True)[1]]
+    return latest
