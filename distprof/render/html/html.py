@@ -17,11 +17,13 @@ from distprof.render.markup import list_texts, make_section, show, show_rows, ta
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.units import NOT_MEASURED, format_time
 from distprof.report.report import Report
 
 MAX_NOTES, NOTE_LIMIT = 200, 1_000
@@ -36,7 +38,7 @@ def render_html(report: Report) -> str:
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
             _show_verdict(report),
-            make_section("One step", show_pictures(report.timelines, report)),
+            make_section("One step", show_pictures(report.timelines, report) + _show_longest(report)),
             *(
                 show_section(section, report)
                 for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
@@ -45,6 +47,21 @@ def render_html(report: Report) -> str:
         ]
     )
     return make_page(title, body)
+
+
+def _show_longest(report: Report) -> str:
+    """The longest steps, and what took longer in them than usual."""
+    heads = ["step", "time", "usual", "most longer", "in", "by"]
+    rows = [
+        [
+            f"{each.step:,}", format_time(each.step_ns), format_time(each.usual_ns),
+            NOT_MEASURED if each.rank is None else name_rank(report, each.rank), each.phase or NOT_MEASURED,
+            format_time(each.more_ns),
+        ]
+        for each in report.longest_steps
+    ]  # fmt: skip
+    about = "<h3>The longest steps</h3>" if rows else ""
+    return about + tabulate(heads, show_rows(rows), "wide left-1")
 
 
 def _describe_job(report: Report) -> str:
