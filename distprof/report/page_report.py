@@ -39,8 +39,6 @@ class PageReport:
     """Number of the step that ``mean_ns`` shows of each column: the one with the longest mean."""
     measured: tuple[bool, ...]
     """Whether that step counts: no warm-up, not failed, recorded."""
-    worst_step: int | None
-    """Number of the measured step with the longest mean over ranks. None: fewer than two are measured."""
     mean_ns: Mapping[str, FloatArray]
     """Mean over ranks of the step and of each phase in that step, ``[num_columns]``."""
     cells_ns: Mapping[str, FloatArray]

@@ -123,3 +123,22 @@ class StepTimeline:
     """Sends with the receives that belong to them."""
     transfers_left_out: int
     """Sends that are not shown, because there are too many."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LongStep:
+    """One of the longest steps, and what took longer in it than usual."""
+
+    step: int
+    """Its number."""
+    step_ns: float
+    """Its time, on the headline clock."""
+    usual_ns: float
+    """The median of all measured steps."""
+    rank: int | None
+    """The global rank with the phase that took most longer than that rank's median. None: phases are not known, or none
+    took longer."""
+    phase: str | None
+    """That phase, other than waiting for collectives. None: as above."""
+    more_ns: float | None
+    """How much longer it took. None: as above."""

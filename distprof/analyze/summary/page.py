@@ -41,12 +41,10 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
     first = np.arange(0, len(there), steps_each)
     means = {name: _mean(table) for name, table in cells.items() if name not in ("own", "wait")}
     shown = _find_longest(means["step"], steps_each)
-    worst = int(np.argmax(np.where(counted, np.nan_to_num(means["step"]), -1.0)))
     numbers = np.nanmax(run.column("step")[:, there], axis=0).astype(np.int64)
     return PageReport(
         clock=clock.value, ranks_each=ranks_each, steps_each=steps_each, steps=tuple(numbers[first].tolist()),
         shown=tuple(numbers[shown].tolist()), measured=tuple(counted[shown].tolist()),
-        worst_step=int(numbers[worst]) if counted[worst] and counted.sum() > 1 else None,
         mean_ns={name: values[shown] for name, values in means.items()},
         cells_ns={name: table for name, (table, _) in shrunk.items() if np.isfinite(table).any()},
         excess_ns=_measure_excess(measured_steps, own_ns, clock, there),

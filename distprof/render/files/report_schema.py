@@ -33,6 +33,7 @@ _CLOSED: Mapping[str, Iterable[str]] = {
     "BetweenPart.part": _BETWEEN, "CommunicationReport.kind": CollectiveKind, "WaitReport.kind": CollectiveKind,
     "BandwidthReport.kind": CollectiveKind, "MemoryKind.kind": (*MEMORY_KINDS, "rest", "peak"),
     "TimelineBlocks.kinds": (*Phase, WAIT, STEP, *DeviceState), "TimelineCollective.kind": CollectiveKind,
+    "LongStep.phase": Phase,
     "Finding.rule": _RULES, "NotChecked.rule": _RULES,
     "Finding.traits": sorted({trait for rule in RULES for trait in rule.traits}),
 }  # fmt: skip

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from distprof.facts.run import FloatArray
-from distprof.render.markup import show, tabulate
-from distprof.render.sections.rank_names import describe_place
-from distprof.render.units import clean_text, format_ratio, format_time
+from distprof.render.markup import show, show_rows, tabulate
+from distprof.render.sections.rank_names import describe_place, name_rank
+from distprof.render.units import NOT_MEASURED, format_ratio, format_time
 from distprof.report.page_report import PageReport
 from distprof.report.report import Report
 
 MOST_RANKS = 12
-MOST_STEPS = 10
 NAME_LIMIT = 60
 WHERE_ABOUT = (
     "Each cell is a rank: how much longer a step would be because of it alone, if all the others worked like the "
@@ -58,7 +54,7 @@ def show_when(report: Report, page: PageReport | None) -> str:
         f'<div class="controls"><label>quantity <select id="quantity">{options}</select></label></div>'
         f"<p>Ranks down, steps across; bright is long.{largest}</p>"
         f"{_place('cells', 'Heat map of ranks by steps')}"
-        f"{_fold('The longest steps in numbers', _tabulate_steps(page))}"
+        f"{_fold('The longest steps in numbers', _tabulate_longest(report))}"
     )
 
 
@@ -103,22 +99,15 @@ def _count_left_out(count: int, what: str) -> str:
     return f"<p>{count:,} other {what}.</p>" if count > 0 else ""
 
 
-def _tabulate_steps(page: PageReport) -> str:
-    step_ns = page.mean_ns["step"]
-    known = [column for column in range(len(page.shown)) if page.measured[column] and np.isfinite(step_ns[column])]
-    longest = sorted(known, key=lambda column: -step_ns[column])[:MOST_STEPS]
-    phases = [name for name in page.mean_ns if name != "step"]
-    rows = [_show_times(f"{page.shown[column]:,}", page, column, phases) for column in longest]
-    if known:
-        means = [_mean(page.mean_ns[name][known]) for name in ("step", *phases)]
-        rows.append(["mean of the columns", *map(format_time, means)])
-    return tabulate(["step", "step time", *(clean_text(name) for name in phases)], rows, ruled=(len(rows) - 1,))
-
-
-def _show_times(name: str, page: PageReport, column: int, phases: Sequence[str]) -> list[str]:
-    return [name, *(format_time(float(page.mean_ns[each][column])) for each in ("step", *phases))]
-
-
-def _mean(values_ns: FloatArray) -> float | None:
-    known = values_ns[np.isfinite(values_ns)]
-    return float(known.mean()) if len(known) else None
+def _tabulate_longest(report: Report) -> str:
+    """The longest steps, and what took longer in them than usual."""
+    heads = ["step", "time", "usual", "most longer", "in", "by"]
+    rows = [
+        [
+            f"{each.step:,}", format_time(each.step_ns), format_time(each.usual_ns),
+            NOT_MEASURED if each.rank is None else name_rank(report, each.rank), each.phase or NOT_MEASURED,
+            format_time(each.more_ns),
+        ]
+        for each in report.longest_steps
+    ]  # fmt: skip
+    return tabulate(heads, show_rows(rows), "wide")

@@ -45,7 +45,7 @@ def _collect(report: Report, page: PageReport) -> dict[str, object]:
         "colours": {name: colour for name, colour in PHASE_COLOURS.items() if name in page.mean_ns},
         "ramp": RAMP,
         "means": _pack_tables(page.mean_ns), "cells": _pack_tables(page.cells_ns),
-        "marks": _list_marks(report, page),
+        "marks": _list_marks(report),
     }  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def _pack(table: FloatArray) -> list[object]:
     return [unit_ns, base64.b64encode(levels.astype("<u2").tobytes()).decode()]
 
 
-def _list_marks(report: Report, page: PageReport) -> list[list[object]]:
+def _list_marks(report: Report) -> list[list[object]]:
     """Steps worth a mark: the worst, stalls, and where a cause begins or ends within the run."""
     found: list[list[object]] = []
     causes = () if report.causes is None else report.causes.causes
@@ -69,8 +69,7 @@ def _list_marks(report: Report, page: PageReport) -> list[list[object]]:
         if not cause.whole and cause.kind in LASTING_KINDS:
             name = name_cause(cause, report=report)
             found += [[cause.first_step, f"{name} begins"], [cause.last_step, f"{name} ends"]]
-    if page.worst_step is not None:
-        found.append([page.worst_step, "the longest step"])
+    found += [[each.step, "the longest step"] for each in report.longest_steps[:1]]
     found += [[stall.step, "stall"] for stall in sorted(report.stalls, key=lambda stall: -stall.lost_ns)]
     return _keep_first(found)[:MAX_MARKS]
 

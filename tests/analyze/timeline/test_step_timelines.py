@@ -129,3 +129,18 @@ def test_lanes_are_in_the_order_of_their_coordinates() -> None:
     report = analyze(make_kept_run(num_ranks=4, meta={"groups": (*tp, *dp)}))
     assert report.mesh is not None and report.mesh.coordinates == ((1, 1), (1, 0), (0, 1), (0, 0))
     assert [lane.rank for lane in report.timelines[0].lanes] == [3, 2, 1, 0]
+
+
+def test_the_longest_steps_say_which_rank_took_longer_in_what() -> None:
+    forward_ms = np.full((3, 30), 40)
+    forward_ms[1, 7], forward_ms[2, 20] = 140, 70
+    run = make_run(
+        num_ranks=3, num_steps=30, num_warmup=2, host_ns={"forward": forward_ms * MS, "backward": 50 * MS},
+        columns={"between_after_host_ns": 0},
+    )  # fmt: skip
+    found = analyze(run).longest_steps
+    assert [(each.step, each.rank, each.phase, each.more_ns) for each in found] == [
+        (7, 1, "forward", 100 * MS), (20, 2, "forward", 30 * MS),
+    ]  # fmt: skip
+    assert found[0].usual_ns == 90 * MS and found[0].step_ns > found[1].step_ns
+    assert analyze(replace(run, rows=np.full_like(run.rows, np.nan))).longest_steps == ()
