@@ -46,7 +46,7 @@ OPEN = ("phases", "findings", "causes", "pipeline")
 
 
 def render_html(report: Report, page: PageReport | None = None) -> str:
-    """A page that holds everything it shows; at most three megabytes, whatever the number of ranks and steps.
+    """A page that holds everything it shows; at most three megabytes, whatever the number of steps.
 
     Args:
         report: What it shows.

@@ -38,7 +38,7 @@ def _collect(report: Report, page: PageReport) -> dict[str, object]:
         "hosts": [clean_text(host, NAME_LIMIT) for host in hosts],
         "host": [number[rank.host] for rank in report.ranks],
         "places": [[clean_text(name, NAME_LIMIT), list(at)] for name, at in page.places],
-        "excess": [None if np.isnan(value) else round(value) for value in page.excess_ns.tolist()],
+        "excess": _pack(page.excess_ns),
         "step_ns": report.headline.step_mean_ns or 0,
         "ranks_each": page.ranks_each, "steps_each": page.steps_each,
         "steps": list(page.steps), "shown": list(page.shown), "measured": [int(each) for each in page.measured],

@@ -59,6 +59,7 @@
   };
   const unpackAll = (tables) => Object.fromEntries(Object.entries(tables).map(([name, each]) => [name, unpack(each)]));
   const means = unpackAll(data.means), cells = unpackAll(data.cells);
+  const excess = unpack(data.excess), most = (values) => values.reduce((one, other) => Math.max(one, other), -Infinity);
   const phases = Object.keys(data.colours), columns = data.steps.length, rows = Math.ceil(data.ranks.length / data.ranks_each);
 
   const format = (ns) => {
@@ -180,7 +181,7 @@
     orders.sort((one, other) => (other.name === "pp") - (one.name === "pp"));
     let order = orders[0], grid, top, marked = null;
     const draw = () => {
-      const size = [0, 1].map((axis) => 1 + Math.max(...order.at.map((at) => (at ? at[axis] : 0))));
+      const size = [0, 1].map((axis) => 1 + most(order.at.map((at) => (at ? at[axis] : 0))));
       const wrap = Math.min(...size) === 1 && Math.max(...size) > 64;  // one long line, cut into rows of 64
       const flip = !wrap && size[0] > 3 * size[1] && size[0] > 16;
       const [height, width] = wrap ? [Math.ceil(Math.max(...size) / 64), 64] : flip ? [size[1], size[0]] : size;
@@ -189,22 +190,21 @@
       const tall = Math.max(Math.min(cell, 40, 600 / height), height > 40 ? 4 : 16);
       const [pen, all] = prepare(canvas, 20 + height * tall + 34);
       pen.clearRect(0, 0, all, canvas.height);
-      const known = data.excess.filter((value) => value !== null);
-      top = Math.max(...known, 0.02 * data.step_ns);
+      top = Math.max(most(excess.filter(isFinite)), 0.02 * data.step_ns);
       grid = new Map();
       order.at.forEach((at, position) => {
         if (!at) return;
         const along = Math.max(...at);
         const [row, column] = wrap ? [Math.floor(along / 64), along % 64] : flip ? [at[1], at[0]] : at;
         grid.set(row + "," + column, position);
-        const value = data.excess[position], x = left + column * cell, y = 20 + row * tall;
-        const [red, green, blue] = value === null ? [190, 190, 190] : heat(value / top);
+        const value = excess[position], x = left + column * cell, y = 20 + row * tall;
+        const [red, green, blue] = isFinite(value) ? heat(value / top) : [190, 190, 190];
         pen.fillStyle = `rgb(${red},${green},${blue})`;
         pen.fillRect(x, y, cell > 3 ? cell - 1 : Math.max(cell, 0.7), tall > 3 ? tall - 1 : tall);
         if (cell > 58 && tall > 15) {
           pen.fillStyle = red * 0.3 + green * 0.6 + blue * 0.1 > 120 ? "#000" : "#fff";
           pen.textAlign = "center";
-          pen.fillText(value === null ? "n/a" : format(value), x + cell / 2, y + tall / 2);
+          pen.fillText(format(value), x + cell / 2, y + tall / 2);
         }
       });
       pen.fillStyle = ink("faint");
@@ -247,10 +247,10 @@
         const position = grid.get(at.join(","));
         if (position === undefined) return "no rank here";
         const place = data.places.map(([name, all]) => `${name} ${all[position]}`).join(", ");
-        const value = data.excess[position];
-        const share = value !== null && data.step_ns ? `, ${percent(value / data.step_ns)} of the step` : "";
+        const value = excess[position];
+        const share = isFinite(value) && data.step_ns ? `, ${percent(value / data.step_ns)} of the step` : "";
         return `rank ${data.ranks[position]}${place ? ` (${place})` : ""} on ${data.hosts[data.host[position]]}: ` +
-          `${value === null ? "n/a" : format(value)} per step${share}`;
+          `${format(value)} per step${share}`;
       },
       mark: (at) => { marked = at; draw(); },
     });
@@ -363,6 +363,7 @@
       if (!table) return;
       const shown = [];
       for (let row = 0; row < rows; row += 1) for (let column = first; column <= last; column += 1) if (data.measured[column] || last - first < 3) shown.push(table[row * columns + column]);
+      if (!shown.length) shown.push(...table);
       const low = quantile(shown, 0), high = quantile(shown, 0.99);
       const image = new ImageData(count, rows);
       for (let row = 0; row < rows; row += 1) {

@@ -71,6 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "four": write(folder, "four", make_four()),
         "one": write(folder, "one", make_run(num_ranks=1, num_steps=30)),
         "many": write(folder, "many", make_many()),
+        "warm": write(folder, "warm", make_run(num_steps=6, num_warmup=6)),
         "pipeline": write(folder, "pipeline", make_job(play(4, 6, order_1f1b))),
         "import": write(folder, "import", read_paths([DATA / "h100_bert_small.json.gz"], NameMap())),
         "hostile": write(folder, "hostile", make_hostile()),
@@ -85,7 +86,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found.close()
 
 
-NAMES = ("four", "one", "many", "pipeline", "import", "hostile", "sweep")
+NAMES = ("four", "one", "many", "warm", "pipeline", "import", "hostile", "sweep")
 
 
 @pytest.mark.parametrize("name", NAMES)
