@@ -42,7 +42,7 @@ def show_when(report: Report, page: PageReport | None) -> str:
     cells = [f"{count:,} {of}" for count, of in ((page.ranks_each, "ranks"), (page.steps_each, "steps")) if count > 1]
     largest = f" Each cell is the longest time of {' x '.join(cells)}." if cells else ""
     return (
-        f"<p>Mean over ranks by phase, {page.clock} clock, warm-up paler. {shown}"
+        f"<p>Mean over ranks by phase, {page.clock} clock, warm-up paler, steps beyond the top marked there. {shown}"
         "Drag across the picture, or move the two sliders, to choose steps for what follows.</p>"
         f"{_place('stack', 'Step time by phase over all steps')}"
         '<div class="controls"><label>first step <input type="range" id="from" min="0" value="0"></label>'
