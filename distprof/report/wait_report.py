@@ -47,6 +47,8 @@ class VerdictKind(enum.StrEnum):
     """A link is slower than the other links, and the steps wait for it."""
     UNEQUAL_DATA = "unequal_data"
     """Ranks process different amounts of data in a step, and wait for the one with the most."""
+    UNEQUAL_SEQUENCES = "unequal_sequences"
+    """Ranks process sequences of different lengths, and wait for the one whose squares are the most."""
     GARBAGE_COLLECTION = "garbage_collection"
     """Python's garbage collector stops one rank or another, and the others wait."""
     STALLS = "stalls"
@@ -117,7 +119,7 @@ class Verdict:
     kind: VerdictKind
     """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
-    step; "garbage_collection": Python's collector stops one rank or another; "stalls": single steps far longer than
+    step; "unequal_sequences": of different squares of lengths; "garbage_collection": Python's collector stops one rank or another; "stalls": single steps far longer than
     the rest; "communication": moving data, on links that are no slower than others; "jitter": a different rank is
     late at every step; "none"."""
     critical: bool

@@ -66,6 +66,7 @@ class Recorder:
         """The open step, or the last one."""
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
         self._found_micro_steps = 0
+        self._squared_lengths = self._found_squared_lengths = 0
         self._collected_ns = [0] * len(PHASES)
         self._loss: Any = None
         self._grad_norm: Any = None
@@ -104,6 +105,7 @@ class Recorder:
             self._before_step.pop(0)()
         self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
+        self._squared_lengths = self._found_squared_lengths = 0
         self._loss, self._grad_norm, self._broken = None, None, None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
@@ -129,6 +131,7 @@ class Recorder:
         record = StepRecord(
             step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
+            squared_lengths=self._squared_lengths or self._found_squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
             logged=operations if self.recording else None, collected_ns=self._collected_ns if self.recording else None,
@@ -263,10 +266,16 @@ class Recorder:
         else:
             self.between.add_collection(duration_ns)
 
-    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
-        """Adds to the tokens and micro-steps of this step, as the training loop counts them."""
+    def add_work(self, *, tokens: int, micro_steps: int = 1, squared_lengths: int = 0) -> None:
+        """Adds to the tokens and micro-steps of this step, and to the squares of its sequences' lengths, as the
+        training loop counts them."""
         self._tokens += tokens
         self._micro_steps += micro_steps
+        self._squared_lengths += squared_lengths
+
+    def add_sequences(self, squared_lengths: int) -> None:
+        """Adds the squares of the lengths of sequences that were found; what the training loop counts comes first."""
+        self._found_squared_lengths += squared_lengths
 
     def add_micro_step(self) -> None:
         """Counts a micro-step that was found. It counts in steps of which the loop itself counts none."""

@@ -69,6 +69,8 @@ class StepRecord:
     """It ran without instruments."""
     micro_steps: int
     tokens: int
+    squared_lengths: int = 0
+    """Sum over the step's sequences. 0: not known."""
     step_host_ns: int
     marks: Marks | None = None
     """What ``segments`` and ``phase_host_ns`` are made of. None: they are there."""

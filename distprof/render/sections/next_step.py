@@ -81,6 +81,11 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             return (
                 "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens"
             )
+        case VerdictKind.UNEQUAL_SEQUENCES:
+            return (
+                "sort or pack sequences so that the squares of their lengths add up to the same on every rank: attention "
+                "takes time with them"
+            )
         case VerdictKind.GARBAGE_COLLECTION:
             return (
                 "call gc.freeze() after the first steps, or gc.disable() and then gc.collect() on all ranks in the "

@@ -119,6 +119,10 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
         return f"{start}: {reason}; with equal amounts steps would be {gain}"
+    if verdict.kind is VerdictKind.UNEQUAL_SEQUENCES:
+        start = "ranks process sequences of unequal lengths, and wait for the one whose sequences are longest"
+        gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+        return f"{start}: {reason}; with equal squares of lengths steps would be {gain}"
     if verdict.kind is VerdictKind.GARBAGE_COLLECTION:
         often = "some" if verdict.held_ratio is None else format_ratio(verdict.held_ratio)
         start = f"Python's garbage collector stops one rank or another in {often} of the steps, and the others wait"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze.causes.find_causes import begin
-from distprof.analyze.causes.unequal_data import UnequalData, regress_on_tokens
+from distprof.analyze.causes.unequal_data import UnequalData, regress
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
@@ -32,7 +32,7 @@ def make_steps(tokens: FloatArray) -> MeasuredSteps:
 
 
 def explain(phase_ns: FloatArray, tokens: FloatArray) -> UnequalData | None:
-    return regress_on_tokens(cycles := make_cycles(phase_ns), begin(make_steps(tokens), cycles))
+    return regress(cycles := make_cycles(phase_ns), begin(make_steps(tokens), cycles))
 
 
 def add_tokens(phase_ns: FloatArray, tokens: FloatArray) -> FloatArray:
@@ -91,7 +91,7 @@ def test_a_delay_is_told_from_more_data_on_recorded_rows() -> None:
     )
     cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
-    found = regress_on_tokens(cycles, begin(measured_steps, cycles))
+    found = regress(cycles, begin(measured_steps, cycles))
     assert found is not None and found.candidate.part is Phase.FORWARD
     for own_ns, explained_ns in (
         (cycles.phase_ns[:, :, FORWARD], found.explained_ns[:, :, FORWARD]),
@@ -158,7 +158,7 @@ def test_gaps_before_buckets_have_their_own_share() -> None:
         cycles, groups=cycles.groups * 2, is_waited_on=np.array([False, True]), work_ns=work_ns,
         blocked_ns=np.zeros_like(work_ns), transfer_ns=np.zeros_like(work_ns),
     )  # fmt: skip
-    found = regress_on_tokens(cycles, begin(make_steps(tokens), cycles))
+    found = regress(cycles, begin(make_steps(tokens), cycles))
     assert found is not None
     more = tokens - np.median(tokens, axis=0)
     assert found.work_ns[:, :, 0] == pytest.approx(2 * TOKEN_NS * more, rel=0.03)
