@@ -119,9 +119,9 @@ class Verdict:
     kind: VerdictKind
     """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
-    step; "unequal_sequences": of different squares of lengths; "garbage_collection": Python's collector stops one rank or another; "stalls": single steps far longer than
-    the rest; "communication": moving data, on links that are no slower than others; "jitter": a different rank is
-    late at every step; "none"."""
+    step; "unequal_sequences": sequences of different lengths; "garbage_collection": Python's collector stops one rank
+    or another; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
+    slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
     evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""

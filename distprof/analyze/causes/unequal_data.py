@@ -137,8 +137,9 @@ def _make_candidate(
 ) -> CandidateCause:
     more = tokens - tokens.mean(axis=0)
     return CandidateCause(
-        kind=VerdictKind.UNEQUAL_DATA if amount == "tokens" else VerdictKind.UNEQUAL_SEQUENCES, rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())],
-        acts=more.any(axis=0), counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
+        kind=VerdictKind.UNEQUAL_DATA if amount == "tokens" else VerdictKind.UNEQUAL_SEQUENCES,
+        rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())], acts=more.any(axis=0),
+        counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
         reason=f"own time follows {AMOUNTS[amount]} (R2 {max(explained_ratio, 0.0):.2f})",
     )  # fmt: skip
 

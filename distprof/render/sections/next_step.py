@@ -83,8 +83,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             )
         case VerdictKind.UNEQUAL_SEQUENCES:
             return (
-                "sort or pack sequences so that the squares of their lengths add up to the same on every rank: attention "
-                "takes time with them"
+                "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
+                "attention takes time with them"
             )
         case VerdictKind.GARBAGE_COLLECTION:
             return (
