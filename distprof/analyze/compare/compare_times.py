@@ -1,11 +1,11 @@
 """Is a time longer on one side than on the other, by how much, and how sure is that?
 
 Both the mean is compared, which is what steps cost, and the mean of their middle half, which rare long steps do not
-move. A side is one run or several. The error of one run's mean comes from its steps, by way of their autocorrelation. Where
-a side has several runs, what these differ by, all sides together, is the error of a run's mean, unless their steps show
-more: runs of the same thing differ as well. Ratios have Fieller's interval, which contains 1 exactly where Student's
-test of the difference, with Satterthwaite's degrees of freedom, sees none. Sources: Fieller (1954), Journal of the Royal
-Statistical Society B 16; Satterthwaite (1946), Biometrics Bulletin 2.
+move. A side is one run or several. The error of one run's mean comes from its steps, by way of their autocorrelation.
+Where a side has several runs, what these differ by, all sides together, is the error of a run's mean, unless their
+steps show more: runs of the same thing differ as well. Ratios have Fieller's interval, which contains 1 exactly where
+Student's test of the difference, with Satterthwaite's degrees of freedom, sees none. Sources: Fieller (1954), Journal
+of the Royal Statistical Society B 16; Satterthwaite (1946), Biometrics Bulletin 2.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from distprof.facts.run import (
     PHASES,
     Clock,
     FloatArray,
-    Phase,
     Run,
     Stretch,
 )
@@ -198,7 +196,7 @@ def _measure_modules(run: Run) -> Iterator[Figure]:
 
 
 def _measure_kernels(run: Run) -> Iterator[Figure]:
-    """Device time of each kernel per step, mean over the traced ranks: sums of whole windows, hence without an error."""
+    """Device time of each kernel per step, mean over the traced ranks: of whole windows, hence without an error."""
     windows = [summary for summary in run.activity if summary.num_steps > 0]
     totals: dict[str, float] = {}
     for summary in windows:

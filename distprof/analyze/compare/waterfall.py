@@ -41,8 +41,8 @@ def make_waterfall(base: Sequence[RunFigures], new: Sequence[RunFigures]) -> lis
 
 
 def allocate(values: Sequence[float], total: int) -> list[int]:
-    """Whole numbers that sum to a total, each as near to its value as that allows: what is left after rounding down goes
-    to those with the largest remainders."""
+    """Whole numbers that sum to a total, each as near to its value as that allows: what is left after rounding down
+    goes to those with the largest remainders."""
     floors = [math.floor(value) for value in values]
     order = sorted(range(len(values)), key=lambda index: (floors[index] - values[index], index))
     left = total - sum(floors)

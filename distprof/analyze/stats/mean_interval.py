@@ -70,9 +70,7 @@ def measure_mean_error(values: FloatArray) -> MeanError:
     finite = float(ar1_variance_inflation(np.array(phi), number)) / correlation_time(phi)
     variance = float(slow @ slow) / count / (1 - phi) ** 2 * finite / number
     unsure = 2 / count + 4 * (1 + phi) / (number * (1 - phi))
-    return MeanError(
-        variance=variance, degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, 2 / unsure), autocorrelation=phi
-    )
+    return MeanError(variance=variance, degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, 2 / unsure), autocorrelation=phi)
 
 
 def _transform(values: FloatArray, count: int) -> FloatArray:

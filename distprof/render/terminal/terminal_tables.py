@@ -27,6 +27,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "waits": ("group", "payload", "count"),
     "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
+    "comparison_rows": ("usual", "its interval", "base, ms"),
     "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
