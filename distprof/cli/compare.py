@@ -31,6 +31,7 @@ from distprof.storage.baseline_file import FOLDER, locate_baseline, read_baselin
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import is_sweep, read_sweep, require_inside
 from distprof.traces.load_run import read_paths
+from distprof.traces.operations.read_operations import is_operations
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\
@@ -162,6 +163,8 @@ def _read_sides(
 
 
 def _read_run(path: Path, names: NameMap) -> RunFigures:
+    if is_operations(path):
+        raise UsageError(f"{clean_text(path, LONGEST_PATH)}: is a table of operations: compare runs, traces or sweeps")
     recorded = read_paths([path], names)
     figures = measure_figures(recorded)
     if figures is None:

@@ -47,6 +47,8 @@ class MeanTime:
     value_ns: float
     error: MeanError | None
     """None: not known."""
+    pooled: bool = False
+    """Whether the error comes from what runs differ by, on both sides together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ def average_runs(side: Sequence[Average], between: RunVariance | None) -> MeanTi
     if inside is not None and inside.variance >= variance:
         return MeanTime(value_ns=value_ns, error=inside)
     error = MeanError(variance=variance, degrees_of_freedom=between.degrees_of_freedom)
-    return MeanTime(value_ns=value_ns, error=error)
+    return MeanTime(value_ns=value_ns, error=error, pooled=True)
 
 
 def _read_error(average: Average) -> MeanError | None:
@@ -161,6 +163,8 @@ def _bound(old: MeanTime, now: MeanTime, alpha: float) -> tuple[float | None, tu
     if old.error is None or now.error is None:
         return None, (None, None)
     error = combine_errors([old.error, now.error], [1.0, 1.0])
+    if old.pooled and now.pooled:  # one estimate, not two that are independent
+        error = MeanError(variance=error.variance, degrees_of_freedom=old.error.degrees_of_freedom)
     far = 0.0 if error.variance <= 0 else t_quantile(alpha / 2, error.degrees_of_freedom)
     reach_ns = far * math.sqrt(error.variance)
     lead = old.value_ns**2 - far**2 * old.error.variance

@@ -162,11 +162,11 @@ def _measure_ranks(measured_steps: MeasuredSteps, timing: Timing, places: Mappin
 
 
 def _name_places(run: Run, mesh: MeshReport | None) -> dict[int, str]:
-    """The ranks' coordinates in words."""
+    """The ranks' coordinates in words, in an order that does not depend on how ranks are numbered."""
     if mesh is None:
         return {}
     return {
-        info.rank: ", ".join(f"{axis} {place}" for axis, place in zip(mesh.axes, at, strict=True))
+        info.rank: ", ".join(f"{axis} {place}" for axis, place in sorted(zip(mesh.axes, at, strict=True)))
         for info, at in zip(run.ranks, mesh.coordinates, strict=True) if at
     }  # fmt: skip
 

@@ -51,7 +51,7 @@ def list_comparison_facts(report: ComparisonReport) -> Iterator[Fact]:
     yield Fact(label="base", text=_describe_side(report.base))
     yield Fact(label="new", text=_describe_side(report.new))
     limit = format_percent(report.limit_ratio)
-    yield Fact(label="limit", text=f"{limit} longer: {LIMIT_WORDS[report.limit]}{_name_level(report)}")
+    yield Fact(label="limit", text=f"{limit} longer: {_describe_limit(report)}")
     if report.runs_vary_ratio is None:
         yield Fact(label="runs", text=ONE_RUN)
     else:
@@ -66,12 +66,14 @@ def _describe_side(side: Side) -> str:
     names = ", ".join(dict.fromkeys(clean_text(name) for name in side.names))
     runs = f"{len(side.names)} runs of " if len(side.names) > 1 else ""
     steps = f"{min(side.steps):,}" + ("" if min(side.steps) == max(side.steps) else f" to {max(side.steps):,}")
-    return f"{clean_text(names, NOTE_LETTERS)}: {runs}{steps} measured steps, {_list_means(side)}"
+    return f"{clean_text(names, NOTE_LETTERS)}: {runs}{steps} measured {'step' if steps == '1' else 'steps'}, {_list_means(side)}"
 
 
-def _name_level(report: ComparisonReport) -> str:
-    """Of the step's interval. More is asked of rows, because there are many."""
-    return f"; the step's interval is at {format_percent(report.step.level)}"
+def _describe_limit(report: ComparisonReport) -> str:
+    """Where the step's interval lies, and its level: more is asked of rows, because there are many."""
+    if report.step.mean.low_ratio is None and report.limit == "inconclusive":
+        return "inconclusive: the step has no interval"
+    return f"{LIMIT_WORDS[report.limit]}; the step's interval is at {format_percent(report.step.level)}"
 
 
 def _list_means(side: Side) -> str:
