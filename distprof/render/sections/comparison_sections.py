@@ -9,6 +9,8 @@ from distprof.render.units import NOT_MEASURED, clean_text, format_excess, forma
 from distprof.report.comparison_report import ComparedAverage, ComparedTime, ComparisonReport, Side
 
 NAME_LETTERS, VALUE_LETTERS, NOTE_LETTERS = 60, 60, 300
+MAX_PERCENT = 100_000
+"""Longer times say nothing more."""
 DIFFERENT = ("better", "worse")
 LIMIT_WORDS = {
     "within": "within it", "over": "longer by more than that",
@@ -66,7 +68,8 @@ def _describe_side(side: Side) -> str:
     names = ", ".join(dict.fromkeys(clean_text(name) for name in side.names))
     runs = f"{len(side.names)} runs of " if len(side.names) > 1 else ""
     steps = f"{min(side.steps):,}" + ("" if min(side.steps) == max(side.steps) else f" to {max(side.steps):,}")
-    return f"{clean_text(names, NOTE_LETTERS)}: {runs}{steps} measured {'step' if steps == '1' else 'steps'}, {_list_means(side)}"
+    word = "step" if steps == "1" else "steps"
+    return f"{clean_text(names, NOTE_LETTERS)}: {runs}{steps} measured {word}, {_list_means(side)}"
 
 
 def _describe_limit(report: ComparisonReport) -> str:
@@ -204,6 +207,8 @@ def list_comparison_sections(report: ComparisonReport) -> list[Section]:
 def format_percent(value_ratio: float) -> str:
     """A ratio as percent with as many digits as a comparison needs: ``3 %``, ``0.4 %``, ``0.02 %``."""
     percent = value_ratio * 100
+    if percent > MAX_PERCENT:
+        return f"over {MAX_PERCENT:,} %"
     digits = 0 if abs(percent) >= 100 else 1 if abs(percent) >= 0.95 else 2
     text = f"{percent:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
@@ -215,7 +220,7 @@ def _show_change(average: ComparedAverage) -> str:
 
 def _sign(ratio: float) -> str:
     text = format_percent(ratio - 1)
-    return text if text.startswith("-") or text == "0 %" else f"+{text}"
+    return text if text.startswith(("-", "over")) or text == "0 %" else f"+{text}"
 
 
 def show_interval(average: ComparedAverage) -> str:
