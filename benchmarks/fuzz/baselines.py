@@ -9,9 +9,10 @@ from typing import Any
 
 from benchmarks.fuzz.streams import Folder
 from benchmarks.fuzz.values import SCALARS, dump, mutate
-from distprof.report.comparison_report import Average, Figure, RunFigures
+from distprof.report.comparison_report import Average, Figure, RunFigures, Scope
 from distprof.storage.baseline_file import FOLDER, write_baseline
 
+SCOPES: tuple[Scope, ...] = ("step", "phase", "rank", "part")
 NAMES = ("step", "forward", "backward", "transfers")
 
 
@@ -31,7 +32,6 @@ def make_baseline_case(folder: Path, draws: random.Random) -> list[str]:
 
 def _make_run() -> RunFigures:
     average = Average(value_ns=2e7, variance_ns2=1e10, degrees_of_freedom=9.0, autocorrelation=0.5)
-    scopes = ("step", "phase", "rank", "part")
     return RunFigures(
         name="main", started_utc=None, complete=True, notes=("a note",),
         environment={"job": {"ranks": "2"}, "configuration": {"train.steps": "5"}},
@@ -40,6 +40,6 @@ def _make_run() -> RunFigures:
                 scope=scope, name=name, rank=0 if scope == "rank" else None, place=None, clock="host", steps=40,
                 mean=average, usual=average,
             )
-            for scope, name in zip(scopes, NAMES, strict=True)
+            for scope, name in zip(SCOPES, NAMES, strict=True)
         ),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip

@@ -44,7 +44,7 @@ EPILOG = """\
 examples:
   distprof compare runs/before runs/after
   distprof compare runs/new* --against runs/old*      several runs on each side
-  distprof compare runs/main --save-baseline main     writes distprof-baselines/main.json
+  distprof compare runs/main --save-baseline main     into distprof-baselines/
   distprof compare runs/new --baseline main --fail-over 3% --markdown summary.md
 
 worse, better: the interval of the change excludes 0. no difference: all of it lies within the limit. inconclusive:

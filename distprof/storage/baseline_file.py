@@ -29,7 +29,7 @@ MAX_RUNS, MAX_FIGURES, MAX_KEYS, MAX_TEXT = 100, 10_000, 1_000, 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _LEFT_OUT: tuple[tuple[str, Callable[[Figure], bool]], ...] = (
     ("kernels", lambda figure: figure.scope == "kernel"),
-    ("the phases of ranks", lambda figure: figure.scope == "rank" and figure.name != "own time"),
+    ("phases of ranks", lambda figure: figure.scope == "rank" and figure.name != "own time"),
     ("modules", lambda figure: figure.scope == "module"),
     ("ranks", lambda figure: figure.scope == "rank"),
     ("jobs", lambda figure: figure.scope == "job"),
@@ -79,7 +79,7 @@ def write_baseline(path: Path, runs: Sequence[RunFigures]) -> None:
 
 def _leave_out(run: RunFigures, what: str, belongs: Callable[[Figure], bool]) -> RunFigures:
     kept = tuple(figure for figure in run.figures if not belongs(figure))
-    return dataclasses.replace(run, figures=kept, notes=(*run.notes, f"the baseline has no {what}: too many"))
+    return dataclasses.replace(run, figures=kept, notes=(*run.notes, f"the baseline leaves out {what}: too many"))
 
 
 def _format(runs: Sequence[RunFigures]) -> str:

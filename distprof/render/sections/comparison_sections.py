@@ -11,6 +11,8 @@ from distprof.report.comparison_report import ComparedAverage, ComparedTime, Com
 NAME_LETTERS, VALUE_LETTERS, NOTE_LETTERS = 60, 60, 300
 MAX_PERCENT = 100_000
 """Longer times say nothing more."""
+SCOPES = ("step", "job", "phase", "collective", "module", "kernel", "rank")
+"""In the order in which they are shown."""
 DIFFERENT = ("better", "worse")
 LIMIT_WORDS = {
     "within": "within it", "over": "longer by more than that",
@@ -22,7 +24,7 @@ ONE_RUN = (
 )
 ROW_HEADS = ("what", "base, ms", "new, ms", "change", "interval", "verdict")
 BOTH_HEADS = (*ROW_HEADS[:5], "usual", "its interval", ROW_HEADS[5])
-WATERFALL_HEADS = ("where the difference went", "base, ms", "new, ms", "difference, ms")
+WATERFALL_HEADS = ("base, ms", "new, ms")
 CHANGE_HEADS = ("what changed", "base", "new")
 
 
@@ -99,7 +101,8 @@ def show_waterfall(report: ComparisonReport, *, in_ns: bool = False) -> Section:
         rows.append(
             ("step", *map(format_milliseconds, (step.base_ns, step.new_ns)), _show_difference(total_ns, in_ns=in_ns))
         )
-    heads = (*WATERFALL_HEADS[:3], "difference, ns" if in_ns else WATERFALL_HEADS[3])
+    first, last = ("part", "difference, ns") if in_ns else ("where the difference went", "difference, ms")
+    heads = (first, *WATERFALL_HEADS, last)
     return Section(
         key="comparison_waterfall", title="where the difference went", about="mean step, own work by phase",
         clock=report.step.clock, columns=make_columns(heads, rows), ruled=(len(rows) - 1,) if rows else (),
@@ -114,9 +117,9 @@ def _show_difference(value_ns: int, *, in_ns: bool) -> str:
 
 
 def show_rows(report: ComparisonReport, most: int | None) -> Section:
-    """The times that differ, the largest difference first, or all of them."""
-    rows = sorted(report.rows, key=lambda row: -abs(row.mean.difference_ns))
-    rows = [report.step, *rows]
+    """The times that differ, or all of them: the step, the phases, and so on, the largest difference first."""
+    order = {scope: place for place, scope in enumerate(SCOPES)}
+    rows = sorted((report.step, *report.rows), key=lambda row: (order[row.scope], -abs(row.mean.difference_ns)))
     judged = sum(row.verdict != "too small" for row in rows)
     different = [row for row in rows if row.verdict in DIFFERENT]
     chosen = rows if most is None else different[:most]
