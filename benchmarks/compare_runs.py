@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,14 +15,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from benchmarks.simulate import SimulatedJob, simulate
 from benchmarks.simulate.job import USUAL_PHASE_NS
 from distprof.analyze.compare.compare_sides import compare_sides
 from distprof.analyze.compare.measure_figures import measure_figures
-from distprof.cli.bench.overhead import Condition, Workload, order_runs, write_command
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
-from distprof.facts.run import Phase
-from distprof.render.sections.comparison_sections import describe_comparison
+from distprof.facts.run import COLUMN, Phase, Run
+from distprof.render.sections.comparison_sections import describe_comparison, format_percent
 from distprof.report.comparison_report import ComparisonReport, RunFigures
 from distprof.storage.run_folder import read_run
 
@@ -30,8 +32,8 @@ Plays pairs of simulated jobs of 200 steps with noise of several kinds. Pairs of
 step, or anything, differ. Pairs in which one phase (forward, backward, optimizer in turn) takes 3 % or 1.5 % longer on
 all ranks: in how many is that phase found to be longer, and the step. Prints a table in Markdown.
 
---live trains gpt2_tiny with gloo instead: pairs of sides whose runs take turns, of the same thing, and with a delay of
-5 % of the step in every step of the second side.
+--live trains with gloo instead, on two ranks: blocks of steps of both sides take turns in one job. Pairs of the same
+thing, and pairs in which each step of the second side has a delay of 5 % of the step.
 """
 CHANGES = (1.03, 1.015)
 PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
@@ -48,6 +50,8 @@ NOISES: Mapping[str, SimulatedJob] = MappingProxyType(
     }
 )
 LIVE_RATIO = 0.05
+BLOCK, WARMUP = 10, 40
+"""Live: steps of a block, and before the first one, by which a step's usual time is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +78,7 @@ def add_compare(subjects: argparse._SubParsersAction[Any]) -> None:
     compare.add_argument("--only", nargs="+", metavar="NOISE", choices=list(NOISES), help="these kinds of noise")
     compare.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     compare.add_argument("--live", type=int, metavar="PAIRS", help="train, so many pairs of each kind, such as 10")
-    compare.add_argument("--repeats", type=int, default=3, help="live: runs of each side of a pair (default: 3)")
-    compare.add_argument("--steps", type=int, default=200, help="live: measured steps of a run (default: 200)")
+    compare.add_argument("--steps", type=int, default=200, help="live: measured steps of each side (default: 200)")
 
 
 def run_compare(options: argparse.Namespace) -> int:
@@ -84,11 +87,11 @@ def run_compare(options: argparse.Namespace) -> int:
     Raises:
         UsageError: A number is below one.
     """
-    numbers = (options.pairs, options.changed, options.jobs, options.repeats, options.steps)
+    numbers = (options.pairs, options.changed, options.jobs, options.steps)
     if min(*numbers, options.live if options.live is not None else 1) < 1:
-        raise UsageError("--pairs, --changed, --jobs, --live, --repeats, --steps: must be 1 or more")
+        raise UsageError("--pairs, --changed, --jobs, --live, --steps: must be 1 or more")
     if options.live is not None:
-        return _run_live(options.live, options.repeats, options.steps)
+        return _run_live(options.live, options.steps)
     print("| noise | same: step differs | same: anything | 3 %: phase found | step | 1.5 %: phase found | step |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -127,46 +130,46 @@ def _play(job: SimulatedJob, seed: int) -> RunFigures:
     return figures
 
 
-def _run_live(pairs: int, repeats: int, steps: int) -> int:
-    workload = Workload(train="gpt2_tiny", ranks=2, steps=steps, strategy="ddp")
-    same = Condition(name="same", overrides=("profile.shadow_every=0",))
+def _run_live(pairs: int, steps: int) -> int:
+    """Trains, and prints a line for each pair."""
+    found = {0.0: 0, LIVE_RATIO: 0}
     with tempfile.TemporaryDirectory(prefix="distprof-compare-") as parent:
-        trained = _train(same, workload, Path(parent) / "first")
-        delay_ms = LIVE_RATIO * trained.step.mean.value_ns / 1e6
-        delay = ("inject.rank=0", "inject.phase=forward", f"inject.delay_ms={delay_ms:.2f}")
-        slow = replace(same, name="slower", overrides=(*same.overrides, *delay))
-        print(f"a step takes {trained.step.mean.value_ns / 1e6:.1f} ms; the delay is {delay_ms:.2f} ms", flush=True)
-        wrong = {"same": 0, "slower": 0}
         for number in range(pairs):
-            for condition in (same, slow):
-                folder = Path(parent) / f"{condition.name}-{number}"
-                report = _compare_live(replace(same, name="base"), condition, workload, repeats, folder)
-                right = ("better", "worse") if condition is same else ("worse",)
-                wrong[condition.name] += (report.step.verdict in right) == (condition is same)
-                print(f"{condition.name}: {describe_comparison(report)}", flush=True)
-    print(f"the same: {wrong['same']} of {pairs} differ; 5 % slower: {pairs - wrong['slower']} of {pairs} found")
-    return EXIT_FAILED if wrong["same"] or wrong["slower"] > pairs / 10 else EXIT_OK
+            for ratio in found:
+                report = _compare_sides_of(_train(Path(parent) / f"{number}-{ratio}", steps, ratio))
+                found[ratio] += report.step.verdict in (("better", "worse") if ratio == 0 else ("worse",))
+                print(f"{format_percent(ratio)} longer: {describe_comparison(report)}", flush=True)
+    print(f"the same: {found[0.0]} of {pairs} differ; 5 % longer: {found[LIVE_RATIO]} of {pairs} found")
+    return EXIT_FAILED if found[0.0] or found[LIVE_RATIO] < 0.9 * pairs else EXIT_OK
 
 
-def _compare_live(
-    base: Condition, other: Condition, workload: Workload, repeats: int, folder: Path
-) -> ComparisonReport:  # fmt: skip
-    """The runs of both sides, which take turns."""
-    sides: dict[str, list[RunFigures]] = {"base": [], other.name: []}
-    for number, condition in enumerate(order_runs([base, other], repeats)):
-        sides[condition.name].append(_train(condition, workload, Path(f"{folder}-{number}")))
-    return compare_sides(sides["base"], sides[other.name])
+def find_side(step: int) -> int:
+    """0 or 1: which side a step of a live job belongs to; below 0: it is warm-up."""
+    return -1 if step < WARMUP else (step - WARMUP) // BLOCK % 2
 
 
-def _train(condition: Condition, workload: Workload, folder: Path) -> RunFigures:
-    """Trains once.
+def _train(folder: Path, steps: int, ratio: float) -> Run:
+    """One job that has both sides.
 
     Raises:
-        DistprofError: The job failed.
+        DistprofError: It failed.
     """
-    command = write_command(condition, workload, folder)
-    done = subprocess.run(command, capture_output=True, text=True)
-    figures = measure_figures(read_run(folder)) if done.returncode == 0 else None
-    if figures is None:
-        raise DistprofError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
-    return figures
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    job = ["benchmarks.compare_loop", str(folder), str(steps), str(ratio)]
+    done = subprocess.run([sys.executable, "-m", *launcher, *job], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise DistprofError(f"{' '.join(job)}: exit code {done.returncode}: {done.stderr[-2000:]}")
+    return read_run(folder)
+
+
+def _compare_sides_of(run: Run) -> ComparisonReport:
+    """Each side is the run with the steps of the other taken for warm-up."""
+    sides = []
+    for side in (0, 1):
+        rows = run.rows.copy()
+        own = np.array([find_side(int(step)) == side for step in np.nanmax(run.column("step"), axis=0)])
+        rows[:, ~own, COLUMN["warmup"]] = 1
+        figures = measure_figures(replace(run, rows=rows))
+        assert figures is not None
+        sides.append([figures])
+    return compare_sides(*sides)

@@ -27,7 +27,7 @@ from distprof.report.comparison_report import (
     Scope,
 )
 
-ALPHA = 0.01
+ALPHA = 0.005
 """Probability that anything differs by chance between two sides that are the same, by all rows together."""
 ALPHA_SHARES: Mapping[Scope, float] = MappingProxyType(
     {"step": 0.4, "phase": 0.3, "rank": 0.12, "collective": 0.06, "module": 0.06, "kernel": 0.03, "job": 0.03}

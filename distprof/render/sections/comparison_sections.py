@@ -127,7 +127,7 @@ def show_rows(report: ComparisonReport, most: int | None) -> Section:
     notes = [f"{len(different):,} of {judged:,} times differ" + (f", {more:,} more with --details" if more > 0 else "")]
     if most is None:
         notes.append(
-            "usual: mean of the middle half of the steps; the more rows, the wider their intervals, so that of a "
+            "usual: mean of the middle half of the steps; the more rows, the wider their intervals, so that of two "
             "hundred comparisons of the same thing at most one shows any row that differs; too small: less than "
             "0.5 % of the step, not judged"
         )
