@@ -6,8 +6,9 @@ import html
 import re
 from collections.abc import Iterator
 
+from distprof.render.html.comparison_waterfall import draw_comparison
 from distprof.render.html.html import make_page, show_section
-from distprof.render.markup import show
+from distprof.render.markup import make_section, show
 from distprof.render.sections.comparison_sections import (
     describe_comparison,
     list_comparison_facts,
@@ -33,7 +34,9 @@ def render_comparison_html(report: ComparisonReport) -> str:
     kind = "verdict critical" if report.step.verdict == "worse" else "verdict"
     head = f"<header><h1>{title}</h1><p>a comparison of two sides</p></header>"
     sentence = f'<p class="{kind}">{show(describe_comparison(report))}</p>'
-    return make_page(title, "\n".join([head, sentence, *map(show_section, list_comparison_sections(report))]))
+    sides, *rest = map(show_section, list_comparison_sections(report))
+    drawing = make_section("From base to new", draw_comparison(report))
+    return make_page(title, "\n".join([head, sentence, sides, drawing, *rest]))
 
 
 def render_markdown(report: ComparisonReport) -> str:
