@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = compare_sides(base, new, limit_ratio=options.fail_over or DEFAULT_LIMIT_RATIO)
     except ValueError as error:
-        raise DataError(f"{clean_text(new_paths[0], LONGEST_PATH)}: {error}: compare runs of one kind") from None
+        raise DataError(f"{clean_text(new_paths[0], LONGEST_PATH)}: {error}") from None
     _write(options, report)
     render_comparison(report, Console(width=options.width, emoji=False), details=options.details)
     return _choose_exit(options, report)

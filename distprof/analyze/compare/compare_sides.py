@@ -34,12 +34,14 @@ def compare_sides(
     """Compares two sides, one run or more each, all with a measured step on the same clock.
 
     Raises:
-        ValueError: A side has no run, or their steps are timed on different clocks.
+        ValueError: A side has no run, steps are timed on different clocks, or sweeps have different jobs.
     """
     if not base or not new:
         raise ValueError("a side needs a run")
     if len({run.step.clock for run in (*base, *new)}) > 1:
         raise ValueError("steps that were timed on different clocks cannot be compared")
+    if len({frozenset(item.name for item in run.figures if item.scope == "job") for run in (*base, *new)}) > 1:
+        raise ValueError("a sweep can only be compared with one of the same jobs")
     step_ns = sum(run.step.mean.value_ns for run in base) / len(base)
     step = compare_time(
         [run.step for run in base], [run.step for run in new], num_rows=1, limit_ratio=limit_ratio, step_ns=step_ns
@@ -88,7 +90,7 @@ def _note_missing(tables: Sequence[dict[Key, Figure]], common: Sequence[Key]) ->
             if key not in known and figure.scope not in ("step", "part") and figure.mean.value_ns >= least_ns:
                 missing.setdefault(figure.scope, set()).add(key)
     for scope, keys in missing.items():
-        yield f"{len(keys):,} of scope {scope} that only some runs have are not compared"
+        yield f"{len(keys):,} of the {scope} times are of some runs only, and are not compared"
 
 
 def _are_placed_alike(runs: Sequence[RunFigures]) -> bool:

@@ -111,7 +111,7 @@ def _measure_phases(timing: Timing) -> Iterator[Figure]:
 
 def _find_between(timing: Timing) -> FloatArray:
     between_ns: FloatArray = timing.elapsed_ns - timing.step_ns[timing.measured].mean(axis=0)
-    between_ns[np.abs(between_ns) < 1e-6 * timing.elapsed_ns] = 0  # rounding errors
+    between_ns[np.abs(between_ns) < 0.5] = 0  # rounding errors
     return between_ns
 
 
@@ -147,15 +147,19 @@ def _measure_ranks(measured_steps: MeasuredSteps, timing: Timing, places: Mappin
     """Each rank's own time and, of few ranks, what it consists of."""
     exposed_ns = sum_exposed(measured_steps.run.rows, timing.clock)[:, timing.used]
     own_ns = timing.step_ns - exposed_ns
-    by_phase_ns = timing.phase_ns[:, :, [PHASE_CODE[phase] for phase in OWN_PHASES]] - _read_waits(
-        measured_steps, timing
-    )
-    rows = np.flatnonzero(timing.measured & np.isfinite(own_ns).all(axis=1)).tolist()
-    clock = timing.clock.value
+    known = timing.measured & np.isfinite(own_ns).all(axis=1)
+    if timing.clock is Clock.HOST:  # of a trace that shows no waits, nobody knows how much of it was waiting
+        traced = np.array([info.source == "trace" for info in measured_steps.run.ranks])
+        known &= ~traced | exposed_ns.any(axis=1)
+    rows, clock = np.flatnonzero(known).tolist(), timing.clock.value
+    phased = OWN_PHASES if 1 < len(rows) <= MAX_PHASED_RANKS else ()
+    by_phase_ns = timing.phase_ns[:, :, [PHASE_CODE[phase] for phase in phased]]
+    if phased:
+        by_phase_ns = by_phase_ns - _read_waits(measured_steps, timing)
     for row in rows:
         rank = measured_steps.numbers[row]
         yield make_figure("rank", OWN_TIME, clock, own_ns[row], rank=rank, place=places.get(rank))
-        for code, phase in enumerate(OWN_PHASES if 1 < len(rows) <= MAX_PHASED_RANKS else ()):
+        for code, phase in enumerate(phased):
             if by_phase_ns[row, :, code].any():
                 series_ns = by_phase_ns[row, :, code]
                 yield make_figure("rank", phase.value, clock, series_ns, rank=rank, place=places.get(rank))

@@ -10,6 +10,8 @@ from distprof.report.comparison_report import RunFigures, WaterfallPart
 
 REST = "in no phase"
 """What the phases of a step do not add up to."""
+ROUNDING_RATIO = 1e-8
+"""Of the step: baselines have nine digits."""
 
 
 def make_waterfall(base: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[WaterfallPart]:
@@ -30,7 +32,7 @@ def make_waterfall(base: Sequence[RunFigures], new: Sequence[RunFigures]) -> lis
     now = {name: sum(each.get(name, 0.0) for each in after) / len(after) for name in names}
     whole = [sum(run.step.mean.value_ns for run in side) / len(side) for side in (base, new)]
     rest = [whole[0] - sum(old.values()), whole[1] - sum(now.values())]
-    if max(map(abs, rest)) >= 1:
+    if max(map(abs, rest)) >= max(1.0, ROUNDING_RATIO * max(whole)):
         old[REST], now[REST] = rest
     total_ns = round(whole[1]) - round(whole[0])
     shares = allocate([now[name] - old[name] for name in old], total_ns)

@@ -24,6 +24,7 @@ ONE_RUN = (
 )
 ROW_HEADS = ("what", "base, ms", "new, ms", "change", "interval", "verdict")
 BOTH_HEADS = (*ROW_HEADS[:5], "usual", "its interval", ROW_HEADS[5])
+WATERFALL_ABOUT = "of the mean step; waits and transfers are apart where they were measured"
 WATERFALL_HEADS = ("base, ms", "new, ms")
 CHANGE_HEADS = ("what changed", "base", "new")
 
@@ -104,7 +105,7 @@ def show_waterfall(report: ComparisonReport, *, in_ns: bool = False) -> Section:
     first, last = ("part", "difference, ns") if in_ns else ("where the difference went", "difference, ms")
     heads = (first, *WATERFALL_HEADS, last)
     return Section(
-        key="comparison_waterfall", title="where the difference went", about="mean step, own work by phase",
+        key="comparison_waterfall", title="where the difference went", about=WATERFALL_ABOUT,
         clock=report.step.clock, columns=make_columns(heads, rows), ruled=(len(rows) - 1,) if rows else (),
     )  # fmt: skip
 

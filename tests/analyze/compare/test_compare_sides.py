@@ -183,6 +183,19 @@ def test_two_sweeps_are_compared_by_job() -> None:
     assert [row.name for row in report.rows] == ["a=1", "a=2"] and report.step.verdict == "no difference"
     assert first.step.mean.value_ns == pytest.approx(np.mean([each.step.mean.value_ns for each in jobs[0].values()]))
 
+    other = measure_sweep("other", "", {(("a", "3"),): measure(make_noisy_run(1))}, complete=True)
+    for side in (other, measure(make_noisy_run(1))):
+        with pytest.raises(ValueError, match="same jobs"):
+            compare_sides([first], [side])
+
+
+def test_a_phase_that_one_side_has_is_noted_and_counts_where_the_difference_went() -> None:
+    base = measure(make_run(num_steps=STEPS))
+    new = measure(make_run(num_steps=STEPS, host_ns={**USUAL_NS, "all_gather": 30 * MS}))
+    report = compare_sides([base], [new])
+    assert report.notes == ("1 of the phase times are of some runs only, and are not compared",)
+    assert sum(part.difference_ns for part in report.waterfall) == 30 * MS
+
 
 def test_clocks_are_not_compared_with_each_other() -> None:
     host = measure(make_noisy_run(1))
