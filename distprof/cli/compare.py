@@ -103,12 +103,12 @@ def run(options: argparse.Namespace) -> int:
     base_paths, new_paths = _choose_sides(options)
     names = read_names(options)
     base, new = _read_sides(base_paths, new_paths, names)
+    if options.baseline is not None:
+        base = read_baseline(locate_baseline(options.baselines, options.baseline))
     if options.save_baseline is not None:
         path = locate_baseline(options.baselines, options.save_baseline)
         write_baseline(path, new)
         print(f"saved {clean_text(path, LONGEST_PATH)}: {len(new)} run{'s' if len(new) > 1 else ''}")
-    if options.baseline is not None:
-        base = read_baseline(locate_baseline(options.baselines, options.baseline))
     if not base:
         return EXIT_OK
     try:

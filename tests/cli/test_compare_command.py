@@ -94,6 +94,8 @@ def test_a_baseline_stands_for_the_runs_that_it_was_saved_of(
     assert [part["difference_ns"] for part in reports[0]["waterfall"]] == pytest.approx(
         [part["difference_ns"] for part in reports[1]["waterfall"]], abs=2
     )
+    again = ["compare", runs["slow1"], "--baseline", "main", "--save-baseline", "main", "--fail-over", "3%"]
+    assert (run_verb(again), run_verb(again)) == (EXIT_WORSE, EXIT_OK)  # compared with what it was before
     assert run_verb(["compare", runs["slow1"], "--baseline", "other"]) == EXIT_FAILED
     assert "no such baseline: save one with --save-baseline other" in capsys.readouterr().err
 
