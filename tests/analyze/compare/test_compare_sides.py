@@ -21,6 +21,8 @@ from distprof.facts.mesh import RankGroup
 from distprof.facts.run import Run
 from distprof.report.comparison_report import Average, Figure, RunFigures
 from tests.factories import MS, USUAL_NS, make_run
+from tests.made_modules import make_table
+from tests.traces.traced_ranks import make_activity, make_kernel
 
 STEPS = 40
 
@@ -233,3 +235,24 @@ def test_simulated_pairs_of_the_same_do_not_differ_and_small_changes_are_found()
     assert not any(play_pair(noise, 1.0, seed).anything for seed in range(6))
     assert all(play_pair(noise, 1.03, seed).phase == "worse" for seed in range(3))
     assert all(play_pair(noise, 1.015, seed).phase == "worse" for seed in range(3))
+
+
+def test_modules_and_kernels_are_compared_per_step_and_kernels_only_where_runs_are_several() -> None:
+    def make(seed: int, mlp_ms: float, gemm_ns: int) -> RunFigures:
+        noise = np.random.default_rng(seed)
+        tables = tuple(
+            make_table(rank, forward_ms={"blocks.0.mlp": mlp_ms}, noise=noise, num_steps=20) for rank in (0, 1)
+        )
+        summary = make_activity(0, kernels=(make_kernel("gemm", gemm_ns),), num_steps=4)
+        return measure(dataclasses.replace(make_noisy_run(seed), modules=tables, activity=(summary,)))
+
+    base, new = ([make(seed, ms, round(ns)) for seed, ms, ns in runs] for runs in (
+        [(1, 0, 40 * MS), (2, 0, 41 * MS), (3, 0, 39 * MS)], [(4, 6, 80 * MS), (5, 6, 81 * MS), (6, 6, 79 * MS)],
+    ))  # fmt: skip
+    (one,) = [row for row in compare_sides(base[:1], new[:1]).rows if row.scope == "kernel"]
+    (several,) = [row for row in compare_sides(base, new).rows if row.scope == "kernel"]
+    assert (one.mean.base_ns, one.mean.new_ns, one.mean.low_ratio, one.verdict) == (10e6, 20e6, None, "inconclusive")
+    assert several.mean.ratio == 2 and several.verdict == "worse"
+    modules = {row.name: row for row in compare_sides(base[:1], new[:1]).rows if row.scope == "module"}
+    assert modules["blocks.0.mlp"].verdict == "worse" and modules["blocks.1.mlp"].verdict != "worse"
+    assert modules["blocks.0.mlp"].mean.difference_ns == pytest.approx(6 * MS, rel=0.2) and "the model" in modules
