@@ -239,6 +239,8 @@ class WhatIf:
 
     change: str
     """What is changed."""
+    rank: int | None
+    """The only rank that is. None: others are too, or none."""
     step_ns: float
     """Mean step that would result."""
     saved_ratio: Estimate

@@ -26,7 +26,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
-from distprof.render.sections.rank_names import name_groups, name_rank, read_dimension
+from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
 from distprof.render.units import (
     clean_text,
     format_bytes,
@@ -46,6 +46,7 @@ from distprof.report.wait_report import (
     Verdict,
     VerdictKind,
     WaitReport,
+    WhatIf,
     is_sample,
 )
 
@@ -252,9 +253,16 @@ def list_evidence(verdict: Verdict) -> list[list[str]]:
 def list_what_ifs(report: Report) -> list[list[str]]:
     """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
     return [
-        show_change(item.change, item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
+        show_change(
+            name_change(report, item), item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day
+        )
         for item in report.what_if
     ]
+
+
+def name_change(report: Report, item: WhatIf) -> str:
+    """``rank 5 (dp 1, tp 0) at normal speed``."""
+    return item.change.replace(f"rank {item.rank}", name_rank(report, item.rank), 1)
 
 
 def show_change(
@@ -294,7 +302,7 @@ def list_waits(report: Report) -> list[list[str]]:
             + " (host clock)" * (mixed and items[0].clock == "host"),
             name_groups(report, [item.group for item in items]),
             str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
-            format_range([item.transfer_ns for item in items], format_time), _show_last(report, items),
+            format_range([item.transfer_ns for item in items], format_time), *_show_last(report, items),
         ]
         for items in rows
     ]  # fmt: skip
@@ -314,17 +322,21 @@ def _show_waits(items: Sequence[WaitReport]) -> str:
     return f"at least {shown}" if items[0].members_missing and known else shown
 
 
-def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
-    """Who arrived last most often, and how often; n/a if members are missing, since one of them may have been last."""
+def _show_last(report: Report, items: Sequence[WaitReport]) -> tuple[str, str]:
+    """Who arrived last most often, how often, and its coordinates; n/a if members are missing, since one of them may
+    have been last."""
     if items[0].members_missing:
         missing = sum(item.members_missing for item in items)
         members = missing + sum(value is not None for item in items for value in item.exposed_ns)
-        return f"n/a: {missing:,} of {members:,} missing"
+        return f"n/a: {missing:,} of {members:,} missing", ""
     known = [
         (value, -position) for item in items for position, value in enumerate(item.last_ratio) if value is not None
     ]
     share, position = max(known, default=(0.0, 0))
-    return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
+    if share <= 0:
+        return "n/a", ""
+    rank = report.ranks[-position].rank
+    return f"rank {rank}: {format_ratio(share)}", describe_place(report, rank)
 
 
 def describe_stall(stall: Stall, who: str = "") -> str:

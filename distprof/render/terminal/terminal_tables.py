@@ -24,7 +24,8 @@ SPARE: dict[str, tuple[str, ...]] = {
     "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
-    "waits": ("group", "payload", "count"),
+    "waits": ("group", "payload", "count", "place", "transfer"),
+    "pipeline": ("micro-batches", "warm-up", "cool-down", "steady", "transfer", "place"),
     "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
     "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
@@ -166,4 +167,4 @@ def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
 
 
 def _measure(cell: RenderableType) -> int:
-    return cell.cell_len if isinstance(cell, Text) else cell_len(str(cell))
+    return cell.cell_len if isinstance(cell, Text) else max(map(cell_len, str(cell).splitlines()), default=0)
