@@ -209,7 +209,12 @@ def _assemble_operations(record: StepRecord, issued: Issued) -> StepOperations |
     if record.logged is None or record.failed:
         return None
     evaluated = record.between is not None and record.between.stretches_ns[_EVALUATION] > 0
-    return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated)
+    device = None
+    if record.device_ns is not None and record.begin_device_ns is not None:
+        device = Segments(
+            begin_ns=record.begin_device_ns, codes=record.segments.codes, durations_ns=tuple(record.device_ns)
+        )
+    return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated, device=device)
 
 
 def _compute_ends(issued: Issued, segments: Segments | None) -> list[int | None]:

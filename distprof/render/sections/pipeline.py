@@ -38,9 +38,8 @@ def describe_bubble(pipeline: PipelineReport) -> str:
 
 def show_pipeline(report: Report) -> Section:
     """A row per rank, by replica and stage; of many, those that wait most and least."""
-    title = "pipeline: per step and rank, host clock"
     if report.pipeline is None:
-        return Section(key="pipeline", title=title)
+        return Section(key="pipeline", title="pipeline")
     stages = sorted(report.pipeline.stages, key=lambda item: (item.replica, item.stage or 0, item.rank))
     left_out = 0
     if len(stages) > MAX_RANK_ROWS:
@@ -49,10 +48,11 @@ def show_pipeline(report: Report) -> Section:
         stages = [*ordered[:EXTREMES], *ordered[-EXTREMES:]]
     columns = make_columns(PIPELINE_HEADS, [_show_stage(report, item) for item in stages], ("place",))
     notes = [clean_text(note, NOTE_LIMIT) for note in report.pipeline.notes[:MAX_NOTES]]
+    about = f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}"
     if left_out:
         notes.append(f"{left_out:,} ranks between the {EXTREMES} that wait most and least are left out")
     return Section(
-        key="pipeline", title=title, about=f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}",
+        key="pipeline", title=f"pipeline: per step and rank, {report.pipeline.clock} clock", about=about,
         columns=drop_places(columns), notes=tuple(notes),
     )  # fmt: skip
 

@@ -73,6 +73,7 @@ def make_operations(rows: Sequence[Row]) -> RankOperations:
     return RankOperations(
         step=step, kind=kind, micro_batch=micro_batch, stage=np.full(len(step), -1), peer=peer, tag=tag,
         size_bytes=np.full(len(step), 64), start_ns=10.0**9 + table[5], duration_ns=table[6], waited_ns=table[7],
+        on_device=np.zeros(len(step), dtype=bool),
     )  # fmt: skip
 
 

@@ -1,0 +1,126 @@
+"""The operations of a pipeline's step on the clock of a made-up device, of which the host only sees the launches."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
+from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind
+from distprof.facts.run import PHASE_CODE, Phase
+from distprof.record.step.recorder import Recorder
+from distprof.record.step.step_record import StepRecord
+
+MS, LAUNCH_NS = 1_000_000, 2_000
+FORWARD, BACKWARD = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]
+SEND, RECEIVE = OPERATION_CODE[OperationKind.SEND], OPERATION_CODE[OperationKind.RECEIVE]
+
+
+class DeviceStage:
+    """A stage of a pipeline on a device, to which the host launches work that takes it 2 us."""
+
+    def __init__(self, *, every: int = 1) -> None:
+        self.clock = HostClock()
+        self.device = SimulatedDevice(self.clock, tick_ns=1)
+        self.recorder = Recorder(now_ns=self.clock, device=self.device, every=every)
+        self.link = Stream(self.device)
+
+    def launch(self, duration_ms: float) -> None:
+        self.clock.advance(LAUNCH_NS)
+        self.device.current_stream().launch(int(duration_ms * MS))
+        self.clock.advance(LAUNCH_NS)
+
+    def compute(self, phase: int, duration_ms: float, *, batch: int | None = None) -> None:
+        """``batch``: the schedule says which micro-batch it is."""
+        kind = OperationKind.FORWARD if phase == FORWARD else OperationKind.BACKWARD
+        self.recorder.enter(phase)
+        self.clock.advance(LAUNCH_NS)
+        ticket = (
+            -1 if batch is None else self.recorder.begin_operation(OPERATION_CODE[kind], micro_batch=batch, stage=1)
+        )
+        self.launch(duration_ms)
+        if batch is not None:
+            self.recorder.end_operation(ticket)
+        self.clock.advance(LAUNCH_NS)
+        self.recorder.exit()
+        self.clock.advance(LAUNCH_NS)
+
+    def exchange(self, kind: int, there_ms: float) -> None:
+        """What is exchanged is there so long after it was issued."""
+        ticket = self.recorder.begin_operation(kind, peer=0, size_bytes=64, on_device=True)
+        self.link.wait_stream(self.device.current_stream())
+        self.link.launch(int(there_ms * MS))
+        self.clock.advance(LAUNCH_NS)
+        begun_ns = self.recorder.wait_for_rank()
+        self.device.current_stream().wait_stream(self.link)
+        self.clock.advance(LAUNCH_NS)
+        self.recorder.end_operation(ticket, begun_ns, self.recorder.resume())
+        self.clock.advance(LAUNCH_NS)
+
+    def run_step(self, step: int, *, says: bool) -> None:
+        """Two micro-batches of 3 and 5 ms, with waits of 7 and 2 ms."""
+        self.recorder.begin_step(step, warmup=False)
+        self.clock.advance(LAUNCH_NS)
+        for batch in range(2):
+            self.exchange(RECEIVE, 7 if batch == 0 else 2)
+            self.compute(FORWARD, 3, batch=batch if says else None)
+            self.compute(BACKWARD, 5, batch=batch if says else None)
+            self.exchange(SEND, 0)
+        self.recorder.end_step()
+
+    def finish(self) -> list[StepRecord]:
+        assert self.device.synchronised == 0
+        return self.recorder.drain(wait=True)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_forwards_backwards_and_waits_are_those_of_the_device(says: bool) -> None:
+    stage = DeviceStage()
+    for step in range(3):
+        stage.run_step(step, says=says)
+    for record in stage.finish():
+        done = record.operations
+        assert done is not None and done.on_device and record.begin_device_ns is not None
+        kinds = [OPERATION_KINDS[kind] for kind, *_ in done.order]
+        assert kinds == ["receive", "forward", "backward", "send"] * 2
+        assert [micro_batch for _, micro_batch, *_ in done.order] == [-1, 0, 0, -1, -1, 1, 1, -1]
+        took_ms = [(ns or 0) / MS for ns in done.duration_ns]
+        assert took_ms == pytest.approx([7, 3, 5, 0, 2, 3, 5, 0], abs=0.02)
+        assert [ns / MS for ns in done.waited_ns] == pytest.approx([7, 0, 0, 0, 2, 0, 0, 0], abs=0.02)
+        starts_ms = [(ns - record.begin_device_ns) / MS for ns in done.start_ns]
+        assert starts_ms == pytest.approx([0, 7, 10, 15, 15, 17, 20, 25], abs=0.06)
+        assert record.step_host_ns < MS  # the host has only launched all that
+
+
+def test_a_step_that_is_not_timed_on_the_device_has_no_operations() -> None:
+    stage = DeviceStage(every=2)
+    for step in range(4):
+        stage.run_step(step, says=True)
+    assert [record.operations is not None for record in stage.finish()] == [True, False, True, False]
+
+
+def test_what_is_received_before_the_step_has_no_time_on_the_device() -> None:
+    stage = DeviceStage()
+    stage.run_step(0, says=True)
+    stage.exchange(RECEIVE, 4)
+    stage.run_step(1, says=True)
+    assert [record.operations is not None for record in stage.finish()] == [True, False]
+
+
+def test_a_graph_that_is_captured_gets_no_border_and_its_step_no_operations() -> None:
+    stage = DeviceStage()
+    stage.run_step(0, says=True)
+    stage.recorder.begin_step(1, warmup=False)
+    stage.device.begin_capture()
+    stage.compute(FORWARD, 3, batch=0)  # an event of ours in here would be refused
+    stage.device.end_capture()
+    stage.exchange(SEND, 0)
+    stage.recorder.end_step()
+    assert [record.operations is not None for record in stage.finish()] == [True, False]
+
+
+def test_a_border_costs_what_collectives_may_cost() -> None:
+    stage = DeviceStage()
+    stage.run_step(0, says=True)
+    assert (
+        stage.recorder.on_device.stride._number == 4 * 2 + 4
+    )  # of what computes begin and end, of exchanges the begin
