@@ -60,8 +60,8 @@ _FORMS: dict[str, _Form] = {
     "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "gather_single": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "scatter": _Form(_OTHER, 0, "tensor", 3, shard=True),
-    "all_to_all": _Form(_EXCHANGE, 1, "input_tensor_list", 2),
-    "all_to_all_single": _Form(_EXCHANGE, 1, "input", 4),
+    "all_to_all": _Form(_EXCHANGE, 0, "output_tensor_list", 2),
+    "all_to_all_single": _Form(_EXCHANGE, 0, "output", 4),
     "barrier": _Form(_OTHER, -1, "", 0),
     "_broadcast_coalesced": _Form(_OTHER, 1, "tensors", 0, flag=False),  # DDP's buffers before forward, as of BatchNorm
 }
