@@ -197,11 +197,15 @@ def _tabulate(
                 _copy(part, steps, tables[:, index], times)
                 if received is not None:
                     _copy(part, steps, received[index : index + 1], (table.received_bytes,))
-    sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
+    written = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
+    sizes = [*map(_largest_known, written)]
+    if received is not None:  # of the rank that gets most
+        largest = received.mean(axis=1).max(axis=0)
+        sizes = [round(most) if np.isfinite(most) else size for most, size in zip(largest.tolist(), sizes, strict=True)]
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
     return Collectives(
         group=name, ranks=np.array(members, dtype=np.int64), size=size,
-        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_largest_known, sizes)),
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(sizes),
         received_bytes=received,
         steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
         left_ns=tables[3] if apart else None,

@@ -26,8 +26,8 @@ OFTEN_RATIO = 0.9
 MOST_RATIO = 0.5
 """Share of what the rank is late by that must be lost after all-to-alls."""
 EXPLAINED_RATIO = 0.4
-"""Share of that which more data must explain: in proportion to what the others need for theirs, or at what more data
-of a step takes."""
+"""Share of that which more data must explain: at what more data takes where it changes from step to step, or else in
+proportion to what the others need for theirs."""
 VARIED_RATIO = 0.01
 """Of the mean: data that changes by less from step to step, beside what all ranks share, tells nothing about time."""
 
@@ -90,7 +90,7 @@ def _compare(got: FloatArray, work_ns: FloatArray, row: int) -> tuple[float, flo
         slope = estimate_slope(work_ns, varied)
         if slope.p_value >= ALPHA:
             return None
-        explained_ns = max(explained_ns, slope.ns_per_token * float((got[row] - others).mean()))
+        explained_ns = slope.ns_per_token * float((got[row] - others).mean())
     if explained_ns < EXPLAINED_RATIO * extra_ns:
         return None
     return ratio, extra_ns
