@@ -445,14 +445,15 @@ class Recorder:
         self._note_wait(ticket)
 
     def _draw_border(self) -> int:
-        """The time now, host clock. In a step whose collectives are timed on a device, a segment begins there, so that
-        it is known on the device's clock too; not inside a mark, which would lose its wait."""
+        """The time now, host clock. In a step whose collectives are timed on a device, a segment of the same kind
+        begins there, so that it is known on the device's clock too."""
         timeline, timed = self.timeline, self.on_device
         if not (self.recording and self._stamping and timed.times_collectives) or timeline.lost:
             return self._now()
-        if timeline.codes[timeline.count - 1] != timeline.phase:
-            return self._now()
-        now_ns = self._switch(timeline.phase)
+        position = timeline.count - 1
+        ticket = self._issued.ticket_of_wait(position)
+        now_ns = self._switch(timeline.codes[position])
+        self._note_wait(ticket)
         timed.stride.spend(self._now() - now_ns, collectives=1)
         return now_ns
 

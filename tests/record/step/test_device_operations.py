@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind
-from distprof.facts.run import PHASE_CODE, Phase
+from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord, name_unseen
 
@@ -118,6 +118,31 @@ def test_a_graph_that_is_captured_gets_no_border_and_its_step_no_operations() ->
     stage.exchange(SEND, 0)
     stage.recorder.end_step()
     assert [record.operations is not None for record in stage.finish()] == [True, False]
+
+
+def test_a_backward_that_ends_while_its_gradients_are_waited_for_ends_there() -> None:
+    """As where DDP waits for its last bucket until the phase ends, which is around the operation."""
+    stage = DeviceStage()
+    recorder, clock = stage.recorder, stage.clock
+    recorder.begin_step(0, warmup=False)
+    stage.exchange(RECEIVE, 1)
+    recorder.enter(BACKWARD)
+    operation = recorder.begin_operation(OPERATION_CODE[OperationKind.BACKWARD], micro_batch=0, stage=1)
+    stage.launch(5)
+    ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 64, on_device=True)
+    recorder.mark(PHASE_CODE[Phase.ALL_REDUCE], ticket)
+    stage.launch(3)
+    recorder.end_operation(operation)
+    stage.launch(2)
+    recorder.exit()
+    clock.advance(LAUNCH_NS)
+    recorder.end_step()
+    (record,) = stage.finish()
+    done, times = record.operations, record.device_times
+    assert done is not None and times is not None
+    assert [(ns or 0) / MS for ns in done.duration_ns] == pytest.approx([1, 8], abs=0.02)
+    assert [ns / MS for ns in done.waited_ns] == pytest.approx([1, 3], abs=0.02)
+    assert (times.exposed_ns[0] or 0) / MS == pytest.approx(5, abs=0.02)  # all of the wait is still one
 
 
 def test_a_border_costs_what_collectives_may_cost() -> None:
