@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
+from distprof.analyze.stats.measured_steps import choose_measured_steps
+from distprof.analyze.summary.pipeline import report_pipeline
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord, name_unseen
+from distprof.record.step.step_row import pack_row
+from distprof.storage.operation_records import join_operations
+from distprof.storage.rank_stream import StreamWriter, read_stream
+from tests.factories import make_info, make_run
 
 MS, LAUNCH_NS = 1_000_000, 2_000
 FORWARD, BACKWARD = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]
@@ -44,9 +54,9 @@ class DeviceStage:
         self.recorder.exit()
         self.clock.advance(LAUNCH_NS)
 
-    def exchange(self, kind: int, there_ms: float) -> None:
+    def exchange(self, kind: int, there_ms: float, peer: int = 0) -> None:
         """What is exchanged is there so long after it was issued."""
-        ticket = self.recorder.begin_operation(kind, peer=0, size_bytes=64, on_device=True)
+        ticket = self.recorder.begin_operation(kind, peer=peer, size_bytes=64, on_device=True)
         self.link.wait_stream(self.device.current_stream())
         self.link.launch(int(there_ms * MS))
         self.clock.advance(LAUNCH_NS)
@@ -56,15 +66,15 @@ class DeviceStage:
         self.recorder.end_operation(ticket, begun_ns, self.recorder.resume())
         self.clock.advance(LAUNCH_NS)
 
-    def run_step(self, step: int, *, says: bool) -> None:
+    def run_step(self, step: int, *, says: bool, peer: int = 0) -> None:
         """Two micro-batches of 3 and 5 ms, with waits of 7 and 2 ms."""
         self.recorder.begin_step(step, warmup=False)
         self.clock.advance(LAUNCH_NS)
         for batch in range(2):
-            self.exchange(RECEIVE, 7 if batch == 0 else 2)
+            self.exchange(RECEIVE, 7 if batch == 0 else 2, peer)
             self.compute(FORWARD, 3, batch=batch if says else None)
             self.compute(BACKWARD, 5, batch=batch if says else None)
-            self.exchange(SEND, 0)
+            self.exchange(SEND, 0, peer)
         self.recorder.end_step()
 
     def finish(self) -> list[StepRecord]:
@@ -151,3 +161,28 @@ def test_a_border_costs_what_collectives_may_cost() -> None:
     assert (
         stage.recorder.on_device.stride._number == 4 * 2 + 4
     )  # of what computes begin and end, of exchanges the begin
+
+
+def test_what_two_devices_did_comes_back_and_makes_the_table_of_the_pipeline(tmp_path: Path) -> None:
+    """The second stage gets every micro-batch 7 and 2 ms after it asks for it, which the first one sends at once."""
+    streams = []
+    for rank in range(2):
+        stage = DeviceStage()
+        for step in range(12):
+            stage.run_step(step, says=True, peer=1 - rank)
+        records = stage.finish()
+        rows = [pack_row(record, memory_bytes=None, memory_peak_bytes=None) for record in records]
+        writer = StreamWriter(tmp_path / str(rank), run_id="r", world_size=2, info=make_info(rank))
+        writer.write_steps(rows, [None] * len(rows), operations=[record.operations for record in records])
+        writer.close()
+        streams.append(read_stream(tmp_path / str(rank)))
+    run = dataclasses.replace(
+        make_run(num_ranks=2, num_steps=12, num_warmup=0), rows=np.stack([stream.rows for stream in streams]),
+        operations=tuple(join_operations(stream.operations) for stream in streams),
+    )  # fmt: skip
+    found = report_pipeline(choose_measured_steps(run))
+    assert found is not None and (found.clock, found.micro_batches) == ("device", 2)
+    for stage_report in found.stages:
+        times = stage_report.forward_ns, stage_report.backward_ns, stage_report.warmup_ns, stage_report.steady_ns
+        assert [ns / MS for ns in times] == pytest.approx([6, 10, 7, 2], abs=0.05)
+        assert stage_report.bubble_ratio == pytest.approx(9 / 25, abs=0.005)
