@@ -47,6 +47,8 @@ class VerdictKind(enum.StrEnum):
     """A link is slower than the other links, and the steps wait for it."""
     UNEQUAL_DATA = "unequal_data"
     """Ranks process different amounts of data in a step, and wait for the one with the most."""
+    GARBAGE_COLLECTION = "garbage_collection"
+    """Python's garbage collector stops one rank or another, and the others wait."""
     STALLS = "stalls"
     """Single steps far longer than the rest."""
     COMMUNICATION = "communication"
@@ -129,8 +131,9 @@ class Verdict:
     kind: VerdictKind
     """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
-    step; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
-    slower than others; "jitter": a different rank is late at every step; "none"."""
+    step; "garbage_collection": Python's collector stops one rank or another; "stalls": single steps far longer than
+    the rest; "communication": moving data, on links that are no slower than others; "jitter": a different rank is
+    late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
     evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""
@@ -169,7 +172,7 @@ class Verdict:
     """How long the other ranks wait for it, summed over ranks, per step; of what begins or ends within the run, per
     step in which it acts."""
     held_ratio: float | None
-    """Share of the steps that the rank held up."""
+    """Share of the steps that the rank held up, or in which the garbage collector stopped one."""
     clock: str
     """The clock of every time here."""
     steps_used: int

@@ -18,7 +18,9 @@ from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 
 MIN_SAVED_RATIO = 0.001
 """Share of the step; a change that saves less is not listed."""
-_OF_SEVERAL = (VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA)
+_OF_SEVERAL = (
+    VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA, VerdictKind.GARBAGE_COLLECTION,
+)  # fmt: skip
 """Causes that are no single rank's."""
 MAX_RANKS = 4096
 """The largest job that is extrapolated to."""
@@ -89,6 +91,8 @@ def _describe(item: CandidateCause, rank: int | None) -> str:
             return f"the link {' - '.join(item.hosts)} at normal speed"
         case VerdictKind.UNEQUAL_DATA:
             return "equal data on every rank"
+        case VerdictKind.GARBAGE_COLLECTION:
+            return "without collections of Python's garbage collector"
     return "without stalls" if rank is None else f"without rank {rank}'s stalls"
 
 
