@@ -19,7 +19,6 @@ from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
 from distprof.render.finding_texts import describe_finding, describe_lack
 from distprof.render.html.html import render_html
-from distprof.render.sections.rank_names import describe_place
 from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.whole_file import write_json, write_whole
@@ -58,7 +57,7 @@ def write_files(folder: Path, run: Run, report: Report) -> Written:
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report)),
         "report.json": lambda path: write_json(path, describe_plain(report)),
-        "trace.json.gz": lambda path: write_whole(path, render_trace(run, report)),
+        "trace.json.gz": lambda path: write_whole(path, render_trace(run)),
     }
     return write_each(folder, writers | list_writers(list_module_tables(report)))
 
@@ -82,7 +81,7 @@ EVENTS_AT_ONCE = 1000
 """To write each by itself takes as long as to compress it."""
 
 
-def render_trace(run: Run, report: Report) -> bytes:
+def render_trace(run: Run) -> bytes:
     """A process per rank with two threads: its steps, and their segments. Host clock; deterministic.
 
     The ranks of a host share its clock. The clocks of different hosts have different zeros, so each host starts at its
@@ -91,7 +90,7 @@ def render_trace(run: Run, report: Report) -> bytes:
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=6, mtime=0) as packed:
         packed.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(_describe(run)) + b',"traceEvents":[\n')
-        events = _list_events(run, report)
+        events = _list_events(run)
         first = True
         while some := list(islice(events, EVENTS_AT_ONCE)):
             packed.write((b"" if first else b",\n") + b",\n".join(some))
@@ -108,17 +107,15 @@ def _describe(run: Run) -> dict[str, object]:
     }
 
 
-def _list_events(run: Run, report: Report) -> Iterator[bytes]:
+def _list_events(run: Run) -> Iterator[bytes]:
     hosts = {info.rank: info.host for info in run.ranks}
     origins_ns: dict[str, int] = {}
     for (rank, _), kept in run.segments.items():
         host = hosts[rank]
         origins_ns[host] = min(origins_ns.get(host, kept.begin_ns), kept.begin_ns)
     for info in run.ranks:
-        where = "; ".join(filter(None, [describe_place(report, info.rank), clean_text(info.host)]))
-        yield _encode(
-            {"ph": "M", "pid": info.rank, "name": "process_name", "args": {"name": f"rank {info.rank} ({where})"}}
-        )
+        name = f"rank {info.rank} ({clean_text(info.host)})"
+        yield _encode({"ph": "M", "pid": info.rank, "name": "process_name", "args": {"name": name}})
         yield _encode({"ph": "M", "pid": info.rank, "name": "process_sort_index", "args": {"sort_index": info.rank}})
         for thread, label in ((STEP_THREAD, "steps"), (PHASE_THREAD, "phases (host clock)")):
             yield _encode({"ph": "M", "pid": info.rank, "tid": thread, "name": "thread_name", "args": {"name": label}})

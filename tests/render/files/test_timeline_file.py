@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from distprof.analyze import analyze
 from distprof.facts.run import PHASES, Run, Segments
 from distprof.render.files.files import render_trace
 from tests.factories import make_run
@@ -21,7 +20,7 @@ def make_segments(begin_ns: int, *durations_ns: int, truncated: bool = False) ->
 
 
 def read(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    trace = json.loads(gzip.decompress(render_trace(run, analyze(run))), parse_constant=lambda name: pytest.fail(name))
+    trace = json.loads(gzip.decompress(render_trace(run)), parse_constant=lambda name: pytest.fail(name))
     return trace, trace["traceEvents"]
 
 
@@ -61,8 +60,7 @@ def test_hosts_do_not_share_a_zero() -> None:
 
 def test_names_from_the_run_stay_text_and_the_same_run_is_the_same_file() -> None:
     run = make_run(infos={0: {"host": '</script>"\x1b[31m\u202e'}}, segments={(0, 0): make_segments(0, 1)})
-    report = analyze(run)
-    assert render_trace(run, report) == render_trace(run, report)
+    assert render_trace(run) == render_trace(run)
     _, events = read(run)
     (name,) = (event["args"]["name"] for event in events if event["name"] == "process_name" and event["pid"] == 0)
     assert name.startswith("rank 0 (") and "\x1b" not in name and "\u202e" not in name
