@@ -409,18 +409,20 @@ class Recorder:
         return log.first_ticket + position
 
     def begin_operation(
-        self, kind: int, *, micro_batch: int = -1, stage: int = -1, peer: int = -1, tag: int = 0, size_bytes: int = 0
-    ) -> int:
+        self, kind: int, *, micro_batch: int = -1, stage: int = -1, peer: int = -1, tag: int = 0, size_bytes: int = 0,
+        on_device: bool = False,
+    ) -> int:  # fmt: skip
         """Records that a stage begins to compute, or that something is sent or received; see `facts.micro_batches`.
 
-        Between two steps it belongs to the next one, except in a stretch.
+        Between two steps it belongs to the next one, except in a stretch. ``on_device``: it is an exchange there.
 
         Returns:
             Its ticket; -1: it is not recorded.
         """
         if not (self.recording or (self.between.open and not self.between.stretches)):
             return -1
-        return self._operations.begin((kind, micro_batch, stage, peer, tag, size_bytes, self._now()))
+        facts = (kind, micro_batch, stage, peer, tag, size_bytes, self._draw_border())
+        return self._operations.begin(facts, on_device=on_device)
 
     def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
         """Records that an operation is over.
@@ -430,7 +432,7 @@ class Recorder:
             waits_from_ns: Since when it was waited for, host clock. 0: not at all.
             now_ns: When it was over. 0: now.
         """
-        now_ns = now_ns or self._now()
+        now_ns = now_ns or self._draw_border()
         self._operations.end(ticket, waits_from_ns or now_ns, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
@@ -459,6 +461,19 @@ class Recorder:
         timeline.room = MAX_SEGMENTS - 1
         timeline.insert(ALL_REDUCE, began_ns)
         self._note_wait(ticket)
+
+    def _draw_border(self) -> int:
+        """The time now, host clock. In a step whose collectives are timed on a device, a segment of the same kind
+        begins there, so that it is known on the device's clock too."""
+        timeline, timed = self.timeline, self.on_device
+        if not (self.recording and self._stamping and timed.times_collectives) or timeline.lost:
+            return self._now()
+        position = timeline.count - 1
+        ticket = self._issued.ticket_of_wait(position)
+        now_ns = self._switch(timeline.codes[position])
+        self._note_wait(ticket)
+        timed.stride.spend(self._now() - now_ns, collectives=1)
+        return now_ns
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)

@@ -206,7 +206,8 @@ def show_saved_beside(cause: CauseReport, report: Report) -> str:
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
-    what = KINDS[cause.kind]
+    uneven = report.verdict.received is not None and cause is look_up_verdict_cause(report)
+    what = "unequal experts" if uneven else KINDS[cause.kind]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [

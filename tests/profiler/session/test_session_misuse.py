@@ -68,8 +68,10 @@ def test_work_that_is_no_number_costs_a_sentence() -> None:
     [step] = case.steps()
     assert (step.tokens, step.micro_steps) == (12, 3)
     assert case.said == [
-        "distprof: profiler.add_work(): not counted; tokens, micro_steps and each of lengths are whole numbers "
-        "from 0 on"
+        (
+            "distprof: profiler.add_work(): not counted; tokens, micro_steps and each of lengths are whole numbers "
+            "from 0 on"
+        )
     ]
 
 
