@@ -24,13 +24,9 @@ SPARE: dict[str, tuple[str, ...]] = {
     "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
-<<<<<<< HEAD
-    "waits": ("group", "payload", "count"),
-    "watch_ranks": ("last step", "other", "grad_norm", "optimizer", "data", "all_gather", "all_reduce"),
-=======
     "waits": ("group", "payload", "count", "place", "transfer"),
+    "watch_ranks": ("last step", "other", "grad_norm", "optimizer", "data", "all_gather", "all_reduce"),
     "pipeline": ("micro-batches", "warm-up", "cool-down", "steady", "transfer", "place"),
->>>>>>> w/coords
     "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
     "comparison_rows": ("usual", "its interval", "base, ms"),
