@@ -23,6 +23,7 @@ from distprof.render.sections.card import list_numbers, make_card
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Card, Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
@@ -163,7 +164,7 @@ def _draw(report: Report, section: Section) -> str:
     if section.key == "traced_modules":
         return draw_traced_modules(report)
     if section.key == "device_time" and report.activity is not None:
-        return draw_devices(choose_devices(report.activity))
+        return draw_devices(report, choose_devices(report.activity))
     return ""
 
 
@@ -187,7 +188,7 @@ def _mark(name: str) -> str:
 def _show_tracebacks(report: Report) -> str:
     failed = [rank for rank in report.ranks if rank.traceback][:MAX_TRACEBACKS]
     return "".join(
-        f"<details><summary>Traceback of rank {rank.rank}</summary>"
+        f"<details><summary>Traceback of {show(name_rank(report, rank.rank))}</summary>"
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in failed
     )
