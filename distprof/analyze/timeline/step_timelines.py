@@ -19,10 +19,18 @@ from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineK
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, IntArray, Phase, Run
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, FloatArray, IntArray, Phase, Run
 from distprof.facts.trace_summary import DEVICE_STATES
 from distprof.report.report import MeshReport
-from distprof.report.step_timeline import STEP, WAIT, StepChoice, StepTimeline, TimelineLane, TimelineTransfers
+from distprof.report.step_timeline import (
+    STEP,
+    WAIT,
+    StepChoice,
+    StepTimeline,
+    TimelineCollective,
+    TimelineLane,
+    TimelineTransfers,
+)
 
 MAX_LANES = 64
 MAX_TRANSFERS = 1_500
@@ -142,10 +150,13 @@ def _draw_step(
         chosen,
         key=lambda position: (*places.get(numbers[position], (0, 0)), coordinates[position] or (), numbers[position]),
     )
-    layers = [flatten([*_list_phases(view, position, operations), *_list_passes(view, position, operations)])
-              for position in lanes]  # fmt: skip
     devices = [_list_device(view, position) for position in lanes]
     collectives, left_out = list_step_collectives(view, lanes)
+    layers = []
+    for at, position in enumerate(lanes):
+        phases = [*_list_phases(view, position, operations)]
+        passes = _list_passes(view, position, operations)
+        layers.append(flatten([*phases, *_list_waits(view, phases, collectives, at), *passes]))
     transfers, too_many = list_transfers(_pair_transfers(view, lanes, operations))
     ends = [block.end_ns for lane in layers for block in lane] + [
         end for each in collectives for end in each.end_ns if end
@@ -248,6 +259,24 @@ def _list_phases(view: StepView, position: int, operations: PipelineOperations |
         for kind, begin_ns, end_ns in zip(kinds, borders_ns[:-1].tolist(), borders_ns[1:].tolist(), strict=True):
             if not (piped and kind in _HIDDEN):
                 yield LaneBlock(kind=kind, begin_ns=begin_ns, end_ns=end_ns)
+
+
+def _list_waits(
+    view: StepView, phases: Sequence[LaneBlock], collectives: Sequence[TimelineCollective], lane: int
+) -> Iterator[LaneBlock]:
+    """What of a lane's exposed communication is waiting for the last rank to arrive. Not known where collectives ran on
+    a device, whose waits are not the host's."""
+    if any(view.column in table.steps for table in view.run.device_collectives):
+        return
+    exposed = [block for block in phases if block.kind in COMMUNICATION_PHASES]
+    for each in collectives:
+        if each.last_arrival_ns is None or lane not in each.lanes:
+            continue
+        arrival_ns = each.arrival_ns[each.lanes.index(lane)]
+        for block in exposed:
+            begin_ns, end_ns = max(block.begin_ns, arrival_ns), min(block.end_ns, each.last_arrival_ns)
+            if end_ns > begin_ns:
+                yield LaneBlock(kind=WAIT, begin_ns=begin_ns, end_ns=end_ns)
 
 
 def _list_passes(view: StepView, position: int, operations: PipelineOperations | None) -> list[LaneBlock]:

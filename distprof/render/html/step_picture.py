@@ -40,7 +40,8 @@ def show_pictures(timelines: Sequence[StepTimeline], report: Report | None = Non
         report: Of the job, for the coordinates of ranks. None: the lanes say where they are.
     """
     return "".join(
-        f"<figure>{draw_picture(timeline, report)}<figcaption>{show(title_picture(timeline))} "
+        f'<figure tabindex="0">'
+        f"{draw_picture(timeline, report)}<figcaption>{show(title_picture(timeline))} "
         f"{show(describe_picture(timeline, report), 2_000)}</figcaption></figure>"
         for timeline in timelines
     )

@@ -144,3 +144,23 @@ def test_the_longest_steps_say_which_rank_took_longer_in_what() -> None:
     ]  # fmt: skip
     assert found[0].usual_ns == 90 * MS and found[0].step_ns > found[1].step_ns
     assert analyze(replace(run, rows=np.full_like(run.rows, np.nan))).longest_steps == ()
+
+
+def test_exposed_communication_is_waiting_until_the_last_rank_arrives() -> None:
+    """Ranks arrive after 50 and 70 ms and wait from the end of their backward on."""
+    run = make_run(
+        num_ranks=2, num_steps=3, host_ns={"backward": [[60 * MS], [70 * MS]], "all_reduce": [[40 * MS], [30 * MS]]}
+    )
+    codes = (PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.ALL_REDUCE])
+    kept = {
+        (rank, step): Segments(
+            begin_ns=int(run.column("begin_host_ns")[rank, step]), codes=codes, durations_ns=durations_ns
+        )
+        for rank, durations_ns in enumerate(((60 * MS, 40 * MS), (70 * MS, 30 * MS))) for step in range(3)
+    }  # fmt: skip
+    table = make_table(run, [[50], [70]], [[99], [99]])
+    first, second = get(replace(run, segments=kept, collectives=(table,)), StepChoice.TYPICAL).lanes
+    assert [*zip(first.blocks.kinds, first.blocks.end_ns, strict=True)] == [
+        ("backward", 60 * MS), (WAIT, 70 * MS), ("all_reduce", 100 * MS),
+    ]  # fmt: skip
+    assert second.blocks.kinds == ("backward", "all_reduce"), "it came last"
