@@ -9,6 +9,7 @@ from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
+from benchmarks.compare_runs import add_compare, run_compare
 from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.links.links_command import add_links, run_links
@@ -24,6 +25,7 @@ from distprof.cli.parser import Parser, run_safely
 RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
+    "compare": run_compare,
     "links": run_links,
     "after-delay": run_after_delay,
     "device": run_device,
@@ -47,6 +49,7 @@ def main(arguments: list[str]) -> int:
     subjects = parser.add_subparsers(dest="subject", required=True)
     add_simulated(subjects)
     add_live(subjects)
+    add_compare(subjects)
     add_links(subjects)
     add_after_delay(subjects)
     add_device(subjects)

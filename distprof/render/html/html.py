@@ -101,7 +101,7 @@ def _draw(report: Report, section: Section) -> str:
     if section.key == "traced_modules":
         return draw_traced_modules(report)
     if section.key == "device_time" and report.activity is not None:
-        return draw_devices(choose_devices(report.activity))
+        return draw_devices(report, choose_devices(report.activity))
     return draw_steps(report) if section.key == "step_times" else ""
 
 
@@ -125,7 +125,7 @@ def _mark(name: str) -> str:
 def _show_tracebacks(report: Report) -> str:
     failed = [rank for rank in report.ranks if rank.traceback][:MAX_TRACEBACKS]
     return "".join(
-        f"<details><summary>Traceback of rank {rank.rank}</summary>"
+        f"<details><summary>Traceback of {show(name_rank(report, rank.rank))}</summary>"
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in failed
     )
