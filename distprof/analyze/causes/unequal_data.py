@@ -69,7 +69,7 @@ class UnequalData:
 def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
     """At most one candidate of each amount, first the one that explains more; what the amount of data explains is
     nobody's fault."""
-    candidates = []
+    candidates = list[CandidateCause]()
     found = [(amount, regress(cycles, unexplained, amount)) for amount in AMOUNTS]
     for amount, alone in sorted(found, key=lambda pair: -(0.0 if pair[1] is None else pair[1].explained_ratio)):
         item = regress(cycles, unexplained, amount) if candidates else alone
