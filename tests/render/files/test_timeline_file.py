@@ -152,7 +152,7 @@ def list_rank(rows: list[tuple[int, int, int, int, int]], begins_ns: np.ndarray,
         stage=np.full(steps * len(rows), -1), peer=np.tile(np.where(exchanged, peer, -1), steps),
         tag=np.zeros(steps * len(rows), dtype=np.int64), size_bytes=np.full(steps * len(rows), 8),
         start_ns=(begins_ns[:, np.newaxis] + start * MS).ravel(), duration_ns=np.tile(long * 1.0 * MS, steps),
-        waited_ns=np.tile(waited * 1.0 * MS, steps),
+        waited_ns=np.tile(waited * 1.0 * MS, steps), on_device=np.zeros(steps * len(rows), dtype=np.bool_),
     )  # fmt: skip
 
 
