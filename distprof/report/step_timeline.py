@@ -1,7 +1,7 @@
 """One step as a picture: what every rank did when, in arrays small enough to draw.
 
-Times are ns from the earliest begin in the picture, on rank 0's host clock. Where a rank's clock is not known against
-that one, its lane begins at its own first time.
+Times are ns from the earliest begin in the picture on rank 0's host clock, to which a device's clock is mapped. Where a
+rank's clock is not known against that one, its lane begins at its own first time.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class StepTimeline:
     step: int
     """Its number."""
     clock: str
-    """The clock of its times."""
+    """On which they were timed: device where a pipeline exchanges on GPUs."""
     step_ns: float
     """Time of the step as the statistics count it, on the headline clock."""
     span_ns: int

@@ -15,6 +15,7 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
+from distprof.analyze.clocks.device_clock import map_device_clocks
 from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineKind, PipelineOperations, list_operations
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
@@ -123,13 +124,20 @@ class StepView:
         """The same of times that are on rank 0's clock already, where that is known."""
         return times_ns - self.first_ns.get(position, self.origin_ns)
 
-    def bound_ns(self, positions: Sequence[int]) -> float | None:
-        """How far two of these ranks' times may be apart for one moment. None: not known."""
+    def begin_ns(self, position: int) -> float:
+        """When the step began on the rank's host clock."""
+        return float(self.run.rows[position, self.column, COLUMN["begin_host_ns"]])
+
+    def bound_ns(self, positions: Sequence[int], *, on_device: bool) -> float | None:
+        """How far two of these ranks' times, or their devices', may be apart for one moment. None: not known."""
         worst_ns: dict[int, float] = {}
         for position in positions:
             bound = float(self.clocks.bound_ns(position, self.origin_ns))
             worst_ns[int(self.clocks.clock[position])] = bound
         whole = sum(sorted(worst_ns.values())[-2:]) if len(worst_ns) > 1 else 0.0
+        if on_device:
+            devices = map_device_clocks(self.run).devices
+            whole += sum(sorted(float(devices.bound_ns(at, self.begin_ns(at))) for at in positions)[-2:])
         return whole if NO_CLOCK not in worst_ns and np.isfinite(whole) else None
 
 
@@ -150,6 +158,7 @@ def _draw_step(
         chosen,
         key=lambda position: (*places.get(numbers[position], (0, 0)), coordinates[position] or (), numbers[position]),
     )
+    clock = Clock.HOST if operations is None else operations.clock
     devices = [_list_device(view, position) for position in lanes]
     collectives, left_out = list_step_collectives(view, lanes)
     layers = []
@@ -166,8 +175,9 @@ def _draw_step(
         return None
     blocks, on_device = fit_lanes(layers, span_ns), fit_lanes(devices, span_ns)
     return StepTimeline(
-        choice=StepChoice.TYPICAL, of_all=True, step=view.step, clock=Clock.HOST, step_ns=0.0, span_ns=round(span_ns),
-        bound_ns=view.bound_ns(lanes), lanes_left_out=present - len(lanes), collectives=collectives,
+        choice=StepChoice.TYPICAL, of_all=True, step=view.step, clock=clock, step_ns=0.0, span_ns=round(span_ns),
+        bound_ns=view.bound_ns(lanes, on_device=clock is Clock.DEVICE),
+        lanes_left_out=present - len(lanes), collectives=collectives,
         collectives_left_out=left_out, transfers=transfers, transfers_left_out=too_many,
         lanes=tuple(
             TimelineLane(
@@ -184,9 +194,20 @@ def _list_operations(measured_steps: MeasuredSteps, column: int) -> PipelineOper
     """The operations of one step."""
     counted = np.zeros_like(measured_steps.counted)
     counted[column] = True
-    return (
-        list_operations(dataclasses.replace(measured_steps, counted=counted)) if measured_steps.run.operations else None
-    )
+    if not measured_steps.run.operations:
+        return None
+    operations = list_operations(dataclasses.replace(measured_steps, counted=counted))
+    return operations if operations is not None and are_placed(measured_steps.run, operations) else None
+
+
+def are_placed(run: Run, operations: PipelineOperations) -> bool:
+    """Whether the times of all operations are on rank 0's host clock, or on their own host's: not where they were timed
+    on a device whose clock is not known."""
+    if operations.clock is Clock.HOST:
+        return True
+    clocks, ranks = map_device_clocks(run), set(operations.rank.tolist())
+    positions = [at for at, info in enumerate(run.ranks) if info.rank in ranks]
+    return clocks.devices.comparable(*positions) and clocks.hosts.comparable(*positions)
 
 
 def _locate(operations: PipelineOperations | None) -> dict[int, tuple[int, int]]:
@@ -246,6 +267,8 @@ def _list_phases(view: StepView, position: int, operations: PipelineOperations |
     """The step's segments or, where none were kept, the step as a whole."""
     rank = view.run.ranks[position].rank
     piped = operations is not None and bool((operations.rank == rank).any())
+    if piped and operations is not None and operations.clock is Clock.DEVICE:
+        return  # when the host launched them is another clock's time
     kept = view.run.segments.get((rank, view.step))
     if kept is not None:
         borders_ns = kept.begin_ns + np.cumsum([0, *kept.durations_ns]).astype(np.float64)
@@ -305,7 +328,7 @@ def _list_device(view: StepView, position: int) -> list[LaneBlock]:
     """What a trace shows of the rank's device."""
     rank = view.run.ranks[position].rank
     lane = next((own.lanes.get(view.step) for own in view.run.activity if own.rank == rank), None)
-    begin_ns = float(view.run.rows[position, view.column, COLUMN["begin_host_ns"]])
+    begin_ns = view.begin_ns(position)
     if lane is None or not np.isfinite(begin_ns):
         return []
     states = np.frombuffer(lane.states, dtype=np.uint8)

@@ -24,6 +24,7 @@ from distprof.analyze.cycles.pipeline_operations import (
     list_operations,
 )
 from distprof.analyze.stats.measured_steps import choose_measured_steps
+from distprof.analyze.timeline.step_timelines import are_placed
 from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, FloatArray, Run
 from distprof.facts.trace_summary import TraceSummary
 from distprof.render.files.trace_events import (
@@ -140,7 +141,7 @@ class _RunTrace:
         for position, info in enumerate(self.run.ranks):
             own_ns = min((self._read_begin(position, column) for column in self.columns), default=np.inf)
             if self.run.operations and (done := self.run.operations[position]) is not None:
-                shown = np.isin(done.step, self.numbers[self.columns])
+                shown = np.isin(done.step, self.numbers[self.columns]) & ~done.on_device
                 own_ns = min(own_ns, float(done.start_ns[shown].min(initial=np.inf)))
             if not np.isfinite(own_ns):
                 continue
@@ -336,7 +337,7 @@ class _RunTrace:
         counted = np.zeros_like(self.measured_steps.counted)
         counted[list(columns)] = True
         operations = list_operations(dataclasses.replace(self.measured_steps, counted=counted))
-        if operations is None:
+        if operations is None or not are_placed(self.run, operations):
             return None
         positions = {info.rank: position for position, info in enumerate(self.run.ranks)}
         origin_ns = np.array([self.origins_ns[positions[rank]] for rank in operations.rank.tolist()])
@@ -362,7 +363,9 @@ class _RunTrace:
             if kind in _PASS_NAMES:
                 weights = " (weights)" if operations.weights[row] else ""
                 name = f"{_PASS_NAMES[kind]}{said}{weights}"
-                yield from self._put(position, PASSES, "micro-batches", name, (begin_ns, end_ns), args)
+                yield from self._put(
+                    position, PASSES, f"micro-batches ({operations.clock} clock)", name, (begin_ns, end_ns), args
+                )
             else:
                 args["peer"] = int(operations.peer[row])
                 track, which = ("sends", SENDS) if kind in _SEND_KINDS else ("receives", RECEIVES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.facts.run import Clock
 from distprof.facts.trace_summary import DeviceState
 from distprof.render.sections.rank_names import describe_place, name_rank
 from distprof.render.units import clean_text, format_time
@@ -54,7 +55,11 @@ def describe_picture(timeline: StepTimeline, report: Report | None) -> str:
 def _describe_clock(timeline: StepTimeline, report: Report | None) -> str:
     if report is None:
         return "times are those of the table"
-    launch = " (on a GPU: when the host launched it)" if report.device_type == "cuda" else ""
+    launch = (
+        " (on a GPU: when the host launched it)"
+        if report.device_type == "cuda" and timeline.clock == Clock.HOST
+        else ""
+    )
     clock = f"times are of the {timeline.clock} clock{launch}"
     if timeline.bound_ns is None:
         return f"{clock}, and the clocks of different hosts are not known against each other: those rows begin at 0"

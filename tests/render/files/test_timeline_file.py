@@ -152,7 +152,7 @@ def list_rank(rows: list[tuple[int, int, int, int, int]], begins_ns: np.ndarray,
         stage=np.full(steps * len(rows), -1), peer=np.tile(np.where(exchanged, peer, -1), steps),
         tag=np.zeros(steps * len(rows), dtype=np.int64), size_bytes=np.full(steps * len(rows), 8),
         start_ns=(begins_ns[:, np.newaxis] + start * MS).ravel(), duration_ns=np.tile(long * 1.0 * MS, steps),
-        waited_ns=np.tile(waited * 1.0 * MS, steps), on_device=np.zeros(steps * len(rows), dtype=np.bool_),
+        waited_ns=np.tile(waited * 1.0 * MS, steps), on_device=np.zeros(steps * len(rows), dtype=bool),
     )  # fmt: skip
 
 
@@ -166,6 +166,27 @@ def test_a_pipeline_has_its_micro_batches_and_an_arrow_from_each_send_to_its_rec
     assert len(arrows) == 2 * 4
     assert sorted(arrows)[:2] == [(0, 10, 1, 10), (0, 22, 1, 33)], "where both are there"
     assert {event["name"] for event in timeline.on_track("receives", pid=0)} == {"backward-recv 0", "backward-recv 1"}
+
+
+def test_times_of_a_device_whose_clock_is_not_known_are_not_mixed_with_the_hosts() -> None:
+    run = make_pipeline_run()
+    operations = tuple(
+        replace(own, start_ns=own.start_ns - 9 * 10**11, on_device=np.ones_like(own.on_device))
+        for own in run.operations if own is not None
+    )  # fmt: skip
+    run = replace(run, operations=operations)
+    assert not read(run).on_track("micro-batches")
+    assert all(set(lane.blocks.kinds) == {"step"} for lane in analyze(run).timelines[0].lanes)
+    rows, begins_ns = run.rows.copy(), run.column("begin_host_ns")
+    readings = {"host": begins_ns, "device": begins_ns - 9 * 10**11, "bound": 500.0}
+    for name, values in readings.items():
+        rows[:, :, run_trace.COLUMN[f"anchor_{name}_ns"]] = values
+    run = replace(run, rows=rows)
+    passes = [event["ts"] / 1e3 for event in read(run).on_track("micro-batches (device clock)", pid=1)]
+    assert passes[:4] == [11, 16, 34, 39]
+    timeline = analyze(run).timelines[0]
+    assert timeline.clock == "device" and timeline.bound_ns == pytest.approx(1_000, rel=0.01)
+    assert timeline.lanes[0].blocks.kinds[:2] == ("forward", "forward")
 
 
 def test_a_table_of_operations_passes_too() -> None:
