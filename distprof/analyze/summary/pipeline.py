@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineKind, PipelineOperations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 
-_FORWARD, _BACKWARD = PIPELINE_CODE[PipelineKind.FORWARD], PIPELINE_CODE[PipelineKind.BACKWARD]
-_SENDS = [PIPELINE_CODE[kind] for kind in (PipelineKind.FORWARD_SEND, PipelineKind.BACKWARD_SEND)]
-_RECEIVES = [PIPELINE_CODE[kind] for kind in (PipelineKind.FORWARD_RECEIVE, PipelineKind.BACKWARD_RECEIVE)]
+_FORWARD, _BACKWARD = NUMBERS[Kind.FORWARD], NUMBERS[Kind.BACKWARD]
+_SENDS = [NUMBERS[kind] for kind in (Kind.FORWARD_SEND, Kind.BACKWARD_SEND)]
+_RECEIVES = [NUMBERS[kind] for kind in (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)]
 
 
 def report_pipeline(measured_steps: MeasuredSteps) -> PipelineReport | None:
