@@ -39,7 +39,7 @@ class Kind(enum.StrEnum):
     """The norm of all gradients, with all stages of all replicas."""
     OPTIMIZER = "optimizer"
     OTHER = "others"
-    """None of these, of a recording: what a rank does between its operations, and waits for collectives. Not in tables."""
+    """None of these: what a rank does between its operations, and waits for collectives. Not in tables."""
 
 
 KINDS = tuple(Kind)
