@@ -19,17 +19,16 @@ from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
-from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
+from distprof.analyze.pipeline.thread_graph import build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray, Phase
+from distprof.facts.run import FloatArray, Phase
 from distprof.report.operations_report import PipelineCause
+from distprof.report.pipeline_report import MOST_ERROR_RATIO
 
-MOST_ERROR_RATIO = 0.05
-"""By how much replayed steps may differ from the recorded ones."""
 STEPS_OF_UNIT, MOST_UNITS = 4, 24
 """In so many steps, some forward of each worker is undisturbed; of more steps, a unit has more."""
 FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
@@ -49,7 +48,12 @@ class JudgedPipeline:
     worst_error_ratio: float
     """The 90th percentile of the same."""
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
-    """By cost."""
+    """By cost. Empty where the replay is too unlike the recorded steps."""
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the replay says nothing about the recorded steps."""
+        return self.error_ratio > MOST_ERROR_RATIO
 
 
 def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations) -> JudgedPipeline | str:
@@ -62,9 +66,7 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     thread = build_thread_graph(measured_steps, operations, frame)
     graph = thread.graph
     try:
-        replay = ChainedReplay(
-            replay=order_graph(graph), begins=thread.begins, ends=thread.ends, follows=frame.follows
-        )
+        replay = ChainedReplay(replay=order_graph(graph), begins=thread.begins, ends=thread.ends, follows=frame.follows)
     except TableError as problem:
         return f"what waits for what cannot be told: {problem}"
     recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
@@ -89,7 +91,9 @@ def _measure_least(recorded: Recorded) -> LeastWork:
     rows = np.flatnonzero(found.kind != NUMBERS[Kind.OTHER])
     chunk = np.maximum(found.chunk[rows], 0)
     worker = unit[recorded.graph.step[rows]] * replicas * stages + recorded.worker[rows] % (replicas * stages)
-    _, same = np.unique((worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk, return_inverse=True)
+    _, same = np.unique(
+        (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk, return_inverse=True
+    )
     shortest_ns = np.full(int(same.max()) + 1, np.inf)
     np.minimum.at(shortest_ns, same.reshape(-1), recorded.graph.work_ns[rows])
     work_ns = np.zeros(len(found))
@@ -97,17 +101,13 @@ def _measure_least(recorded: Recorded) -> LeastWork:
     return LeastWork(unit=unit, work_ns=work_ns)
 
 
-def _measure_parts(
-    measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded
-) -> Mapping[Phase, FloatArray]:
+def _measure_parts(measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded) -> Mapping[Phase, FloatArray]:
     """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data."""
 
     def read(name: str) -> FloatArray:
         values: FloatArray = measured_steps.run.column(name)[np.ix_(frame.position, frame.at)]
         return np.nan_to_num(values.T).reshape(recorded.shape)
 
-    parts = {
-        phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS
-    }
+    parts = {phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS}
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
     return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}

@@ -18,7 +18,7 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.slowdowns import list_slowdowns
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
-from distprof.analyze.replay.candidate import MIN_COST_RATIO
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.statistics import FEW
 from distprof.facts.operations import Kind, Operations
@@ -109,11 +109,13 @@ def cost_candidates(
 ) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
     """Those that cost something, by cost."""
     causes = [(candidate, _cost(recorded, candidate, whole_ns)) for candidate in candidates]
-    kept = [(candidate, cause) for candidate, cause in causes if _costs_something(cause)]
+    kept = [(candidate, cause) for candidate, cause in causes if _costs_something(recorded, cause)]
     return tuple(sorted(kept, key=lambda pair: -pair[1].lost_ratio.value))
 
 
-def _costs_something(cause: PipelineCause) -> bool:
+def _costs_something(recorded: Recorded, cause: PipelineCause) -> bool:
+    if recorded.least is not None and cause.kind is PipelineCauseKind.UNEVEN_STAGE:
+        return cause.lost_ratio.value >= MIN_TAKEN_RATIO  # on shared cores the cost varies more than the work
     return cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0
 
 
