@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
+from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate, compare_with_others, share_alpha
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
 from distprof.analyze.stats.significance import binomial_tail
@@ -27,7 +27,6 @@ LEAST_LATE_RATIO = 0.01
 """Of a step: a rank must be later than that in so many steps."""
 FEWEST_BATCHES = 3
 """Of which one can differ from the others."""
-PHASES_OF = {Kind.FORWARD: Phase.FORWARD, Kind.BACKWARD: Phase.BACKWARD}
 BEFORE = (Phase.DATA,)
 """What a rank does before the first forward; the rest it does after it."""
 

@@ -23,21 +23,16 @@ SLOW_FACTOR = 4 / 3
 
 def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
     """Links that are slower than the others, on all replicas or on one."""
-    speeds = _measure_links(recorded)
-    if speeds is None:
+    speeds = _measure_links(recorded, recorded.unit)
+    sizes = speeds if recorded.least is None else _measure_links(recorded, np.zeros_like(recorded.unit))
+    if speeds is None or sizes is None:
         return []
-    num_units, replicas, links = speeds.shape
+    _, replicas, links = speeds.shape
     if replicas * links < 2:
         return []
-    if links > 1:
-        rest = [np.delete(speeds, link, axis=2).reshape(num_units, -1) for link in range(links)]
-        others = [fast_median(each, axis=1) for each in rest]
-        excess = speeds - np.stack(others, axis=1)[:, None, :]
-    else:
-        excess = compare_with_others(speeds, axis=1)
+    excess, centre = _compare(speeds), midmean(np.moveaxis(_compare(sizes), 0, -1))
     alpha = share_alpha(PipelineCauseKind.SLOW_LINK, replicas * links)
-    centre = midmean(np.moveaxis(excess, 0, -1))
-    p_values = compute_p_values(excess.reshape(num_units, -1)).reshape(replicas, links)
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, links)
     slow = (centre > np.log(SLOW_FACTOR)) & (p_values <= alpha)
     found = []
     for link in np.flatnonzero(slow.any(axis=0)).tolist():
@@ -50,6 +45,17 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
                 work_ns=_speed_up(recorded, {(replica, link): more}),
             ))  # fmt: skip
     return found
+
+
+def _compare(speeds: FloatArray) -> FloatArray:
+    """By how much each link exceeds the links between other stages or, with two stages, those of other replicas."""
+    links = speeds.shape[2]
+    if links == 1:
+        return compare_with_others(speeds, axis=1)
+    rest = [np.delete(speeds, link, axis=2).reshape(len(speeds), -1) for link in range(links)]
+    others = [fast_median(each, axis=1) for each in rest]
+    excess: FloatArray = speeds - np.stack(others, axis=1)[:, None, :]
+    return excess
 
 
 def _list_links(recorded: Recorded) -> tuple[IntArray, IntArray, IntArray]:
@@ -68,7 +74,7 @@ def _list_links(recorded: Recorded) -> tuple[IntArray, IntArray, IntArray]:
     return one, other, (found.stage[one] + offset[found.kind[one]]) % found.num_stages
 
 
-def _measure_links(recorded: Recorded) -> FloatArray | None:
+def _measure_links(recorded: Recorded, unit: IntArray) -> FloatArray | None:
     """Logarithms of the median transfers or, of a live run, of the shortest, ``[num_units, num_replicas, num_links]``;
     None: a link has none."""
     one, other, link = _list_links(recorded)
@@ -77,8 +83,8 @@ def _measure_links(recorded: Recorded) -> FloatArray | None:
     found = recorded.graph.operations
     links = int(link.max()) + 1
     took = np.log(np.maximum(np.minimum(found.duration_ns[one], found.duration_ns[other]), LEAST_NS))
-    num_units, replicas = int(recorded.unit.max()) + 1, recorded.shape[1]
-    slot = (recorded.unit[recorded.graph.step[one]] * replicas + found.replica[one]) * links + link
+    num_units, replicas = int(unit.max()) + 1, recorded.shape[1]
+    slot = (unit[recorded.graph.step[one]] * replicas + found.replica[one]) * links + link
     order = np.lexsort((took, slot))
     counts = np.bincount(slot, minlength=num_units * replicas * links)
     if (counts == 0).any():
