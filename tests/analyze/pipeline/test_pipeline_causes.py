@@ -93,7 +93,7 @@ def test_a_replica_that_is_slow_as_a_whole_is_no_slow_worker() -> None:
     found = report(slow={(1, stage): 1.15 for stage in range(4)}, replicas=3)
     assert [(cause.kind, cause.replica) for cause in found.causes] == [(PipelineCauseKind.SLOW_REPLICA, 1)]
     assert found.causes[0].lost_ratio.value == pytest.approx(cost_ratio(found, replicas=3), rel=0.15)
-    assert "replica 1 takes 14" in describe_pipeline(found)
+    assert "replica 1 takes 15" in describe_pipeline(found)
 
 
 def test_a_slow_link_is_named() -> None:
