@@ -13,6 +13,7 @@ from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influen
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
 from distprof.facts.run import FloatArray
+from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
@@ -40,6 +41,9 @@ class PipelineCandidate:
     replica: int | None = None
     stage: int | None = None
     alone: bool = False
+    acting: BoolArray | None = None
+    """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
+    all."""
 
 
 def share_alpha(kind: PipelineCauseKind, tests: int = 1) -> float:
