@@ -12,13 +12,14 @@ import numpy as np
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
-from distprof.facts.run import FloatArray
+from distprof.facts.run import FloatArray, Phase
 from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
     PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
-    PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.2,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.1,
+    PipelineCauseKind.HELD_UP: 0.1,
 })  # fmt: skip
 """What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""
 
@@ -41,6 +42,9 @@ class PipelineCandidate:
     replica: int | None = None
     stage: int | None = None
     alone: bool = False
+    phase: Phase | None = None
+    micro_batches: tuple[int, ...] = ()
+    late_ns: float | None = None
     acting: BoolArray | None = None
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""

@@ -15,7 +15,7 @@ from distprof.analyze.pipeline.candidates import (
     compute_p_values,
     share_alpha,
 )
-from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
 from distprof.analyze.stats.statistics import mad_sigma, median_of_others, midmean
 from distprof.facts.operations import Kind
 from distprof.facts.run import FloatArray
@@ -26,8 +26,8 @@ SCATTER_FACTOR = 3.0
 devices of one kind differ from each other, and none of them is slow for that."""
 PART_RATIO = 0.2
 """A pass with less than this share of the excess has no part in it."""
-LEAST_NS = 1.0
-"""Operations of no duration count as this long."""
+MORE_RATIO = 0.03
+"""A stage of a live run must take so much longer than the others: caches alone make as much of a difference."""
 
 
 def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
@@ -39,7 +39,7 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     excess = _exceed_equals(logs)
     centre = midmean(np.moveaxis(excess, 0, -1))
     alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
-    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
     found = []
     for replica, stage in np.argwhere((centre > 0) & (p_values <= alpha)).tolist():
         apart = centre[replica, stage]
@@ -66,8 +66,7 @@ def _measure_spread(excess: FloatArray) -> float:
 
 def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
     """The logarithm of a forward and a backward, or of some kinds, ``[num_steps, num_replicas, num_stages]``."""
-    total = sum(np.nan_to_num(recorded.sum_work(kind)) for kind in kinds or PASSES)
-    logs: FloatArray = np.log(np.maximum(total, LEAST_NS))
+    logs: FloatArray = np.log(np.maximum(recorded.compare_work(*(kinds or PASSES)), LEAST_NS))
     return logs
 
 
@@ -97,7 +96,7 @@ def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float
     for kind in PASSES:
         own = rows & recorded.select(kind)
         excess = _exceed_equals(_measure_passes(recorded, kind))[:, replica, stage]
-        work_ns[own] *= np.exp(-excess)[graph.step[own]]
+        work_ns[own] = recorded.shorten(own, excess[recorded.unit[graph.step[own]]])
         parts_ns.append(float((graph.work_ns[own] - work_ns[own]).sum()))
     what = [kind for kind, part_ns in zip(PASSES, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
     return PipelineCandidate(
@@ -114,7 +113,7 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
         return []
     logs = _measure_passes(recorded)
     excess = compare_with_others(logs, axis=1)
-    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
     centre = midmean(np.moveaxis(excess, 0, -1))
     least, common = centre.min(axis=1), _measure_common(excess)
     alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
@@ -125,7 +124,7 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
             continue
         rows = recorded.select(*PASSES) & (recorded.graph.operations.replica == replica)
         work_ns = recorded.graph.work_ns.copy()
-        work_ns[rows] *= np.exp(-common[:, replica])[recorded.graph.step[rows]]
+        work_ns[rows] = recorded.shorten(rows, common[recorded.unit[recorded.graph.step[rows]], replica])
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.SLOW_REPLICA, replica=replica, what="computation", steps_count=num_steps,
             more_ratio=float(np.exp(np.median(centre[replica]))) - 1, work_ns=work_ns,
@@ -134,7 +133,7 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
 
 
 def compare_stages(recorded: Recorded) -> FloatArray:
-    """By how much each stage exceeds the median of the other stages of its replica, ``[num_steps, num_replicas,
+    """By how much each stage exceeds the median of the other stages of its replica, ``[num_units, num_replicas,
     num_stages]``; there are two or more."""
     return compare_with_others(_measure_passes(recorded), axis=2)
 
@@ -150,10 +149,12 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
         return []
     excess = compare_stages(recorded)
     alpha = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages)
-    p_values = compute_p_values(excess.reshape(num_steps, -1)).reshape(replicas, stages)
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
     found = []
     for stage in np.flatnonzero((p_values <= alpha).all(axis=0)).tolist():
         more_ratio = float(np.exp(np.median(midmean(excess[:, :, stage].T)))) - 1
+        if recorded.least is not None and more_ratio < MORE_RATIO:
+            continue
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, what="computation", more_ratio=more_ratio,
             steps_count=num_steps, alone=replicas == 1, work_ns=even_out(recorded, stage),
@@ -176,5 +177,5 @@ def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
             target_ns[stage] -= moved_ns * stages
         rows = recorded.select(kind)
         factors = target_ns / np.maximum(own_ns, LEAST_NS)
-        work_ns[rows] *= factors[graph.operations.stage[rows]]
+        work_ns[rows] = recorded.shorten(rows, -np.log(np.maximum(factors, 1e-9)[graph.operations.stage[rows]]))
     return work_ns

@@ -18,7 +18,7 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.slowdowns import list_slowdowns
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
-from distprof.analyze.replay.candidate import MIN_COST_RATIO
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.statistics import FEW
 from distprof.facts.operations import Kind, Operations
@@ -99,12 +99,24 @@ def _list_stages(recorded: Recorded) -> tuple[StageReport, ...]:
 
 
 def _list_causes(recorded: Recorded, whole_ns: float) -> tuple[PipelineCause, ...]:
-    """What stands out and costs something, by cost."""
     candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
     candidates += _collect_garbage(recorded, whole_ns)
-    causes = [_cost(recorded, candidate, whole_ns) for candidate in candidates]
-    kept = [cause for cause in causes if cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0]
-    return tuple(sorted(kept, key=lambda cause: -cause.lost_ratio.value))
+    return tuple(cause for _, cause in cost_candidates(recorded, candidates, whole_ns))
+
+
+def cost_candidates(
+    recorded: Recorded, candidates: Sequence[PipelineCandidate], whole_ns: float
+) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
+    """Those that cost something, by cost."""
+    causes = [(candidate, _cost(recorded, candidate, whole_ns)) for candidate in candidates]
+    kept = [(candidate, cause) for candidate, cause in causes if _costs_something(recorded, cause)]
+    return tuple(sorted(kept, key=lambda pair: -pair[1].lost_ratio.value))
+
+
+def _costs_something(recorded: Recorded, cause: PipelineCause) -> bool:
+    if recorded.least is not None and cause.kind is PipelineCauseKind.UNEVEN_STAGE:
+        return cause.lost_ratio.value >= MIN_TAKEN_RATIO  # on shared cores the cost varies more than the work
+    return cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0
 
 
 def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandidate]:
@@ -127,15 +139,18 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
-        lost_ns=lost_ns, lost_ratio=lost_ratio,
+        lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
+        late_ns=candidate.late_ns,
     )  # fmt: skip
 
 
 def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:
-    if candidate.kind is not PipelineCauseKind.SLOW_WORKER:
+    one = candidate.kind in (PipelineCauseKind.SLOW_WORKER, PipelineCauseKind.HELD_UP)
+    if not (one or (candidate.alone and candidate.stage is not None)):
         return None
     found = recorded.graph.operations
-    rank = int(found.rank[(found.replica == candidate.replica) & (found.stage == candidate.stage)].min())
+    replica = 0 if candidate.replica is None else candidate.replica
+    rank = int(found.rank[(found.replica == replica) & (found.stage == candidate.stage)].min())
     return rank if rank >= 0 else None
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
-from distprof.analyze.pipeline.equals import LEAST_NS
-from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
 from distprof.analyze.stats.significance import binomial_tail, t_survival
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray

@@ -1,0 +1,54 @@
+"""What would fixing it save, of a pipeline? Replays the recorded steps with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distprof.analyze.pipeline.equals import even_out
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.predict.what_if import MIN_SAVED_RATIO, report_change
+from distprof.analyze.stats.mean_interval import estimate
+from distprof.report.operations_report import PipelineCause, PipelineCauseKind
+from distprof.report.wait_report import Estimate, WhatIf
+
+
+def list_pipeline_what_ifs(
+    judged: JudgedPipeline | str, *, step_ns: float | None, tokens_per_s: float | None
+) -> list[WhatIf]:
+    """Every change that the recorded job supports, the largest saving first.
+
+    Args:
+        judged: What was recorded, as a graph; or why that is not known.
+        step_ns: Of the job as it ran; the replay says what share of it is saved. None: the mean replayed step.
+        tokens_per_s: None: not counted.
+    """
+    if isinstance(judged, str) or judged.is_unlike:
+        return []
+    now_ns = float(judged.recorded.step_ns.mean()) if step_ns is None else step_ns
+    found = [
+        report_change(change, now_ns, saved, judged.frame.num_workers, tokens_per_s, assumption)
+        for change, saved, assumption in _list_changes(judged)
+        if saved.value >= MIN_SAVED_RATIO
+    ]
+    return sorted(found, key=lambda item: -item.saved_ratio.value)
+
+
+def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]:
+    for _, cause in judged.causes:
+        if cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
+            yield _describe(cause), cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
+    recorded = judged.recorded
+    if recorded.shape[2] > 1:
+        saved_ns = recorded.list_costs(even_out(recorded, None))
+        whole_ns = float(recorded.step_ns.mean())
+        yield "stages even", estimate(saved_ns, whole_ns)[1], "all stages have equally much to do, the same in all"
+
+
+def _describe(cause: PipelineCause) -> str:
+    if cause.rank is not None:
+        return f"rank {cause.rank} at normal speed"
+    if cause.kind is PipelineCauseKind.SLOW_LINK:
+        return f"the link after stage {cause.stage} at normal speed"
+    if cause.kind is PipelineCauseKind.SLOW_REPLICA:
+        return f"replica {cause.replica} at normal speed"
+    return "equal data on every rank"
