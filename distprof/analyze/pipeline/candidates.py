@@ -14,6 +14,7 @@ from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_su
 from distprof.analyze.stats.statistics import medians_of_others, midmean
 from distprof.facts.operations import Kind
 from distprof.facts.run import FloatArray, Phase
+from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
@@ -46,6 +47,9 @@ class PipelineCandidate:
     phase: Phase | None = None
     micro_batches: tuple[int, ...] = ()
     late_ns: float | None = None
+    acting: BoolArray | None = None
+    """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
+    all."""
 
 
 def share_alpha(kind: PipelineCauseKind, tests: int = 1) -> float:

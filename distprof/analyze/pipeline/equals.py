@@ -43,7 +43,10 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     found = []
     slow = (centre > _measure_least_excess(recorded)) & (p_values <= alpha)
     for replica, stage in np.argwhere(slow).tolist():
-        if centre[replica, stage] > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
+        apart = centre[replica, stage]
+        if stages > 1:  # of a slow replica, what is left of every stage beyond the least of them is no worker's
+            apart -= _measure_common(np.delete(centre[replica], stage))
+        if apart > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
             found.append(_describe_worker(recorded, replica, stage, float(centre[replica, stage]), num_steps))
     return found
 
@@ -89,6 +92,13 @@ def _exceed_equals(logs: FloatArray) -> FloatArray:
     return own
 
 
+def _measure_common(excess: FloatArray) -> FloatArray:
+    """What the stages of a replica, the last axis, have in common: the lower median, at least 0."""
+    ranked = np.sort(excess, axis=-1)
+    common: FloatArray = np.maximum(ranked[..., (ranked.shape[-1] - 1) // 2], 0.0)
+    return common
+
+
 def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float, num_steps: int) -> PipelineCandidate:
     graph = recorded.graph
     rows = (graph.operations.replica == replica) & (graph.operations.stage == stage)
@@ -115,7 +125,8 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
     tested, logs = compare_with_others(_take_logs(recorded.compare_work(*PASSES)), axis=1), _measure_passes(recorded)
     p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
     excess = compare_with_others(logs, axis=1)
-    least = midmean(np.moveaxis(excess, 0, -1)).min(axis=1)
+    centre = midmean(np.moveaxis(excess, 0, -1))
+    least, common = centre.min(axis=1), _measure_common(excess)
     alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
     found = []
     for replica in np.flatnonzero((least > _measure_least_excess(recorded)) & (p_values <= alpha).all(axis=1)).tolist():
@@ -123,12 +134,11 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
         if replicas > 2 and least[replica] < SCATTER_FACTOR * _measure_spread(compare_with_others(others, axis=1)):
             continue
         rows = recorded.select(*PASSES) & (recorded.graph.operations.replica == replica)
-        common = np.maximum(excess[:, replica].min(axis=1), 0.0)
         work_ns = recorded.graph.work_ns.copy()
-        work_ns[rows] = recorded.shorten(rows, recorded.spread(common, rows))
+        work_ns[rows] = recorded.shorten(rows, recorded.spread(common[:, replica], rows))
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.SLOW_REPLICA, replica=replica, what="computation", steps_count=num_steps,
-            more_ratio=float(np.exp(least[replica])) - 1, work_ns=work_ns,
+            more_ratio=float(np.exp(np.median(centre[replica]))) - 1, work_ns=work_ns,
         ))  # fmt: skip
     return found
 

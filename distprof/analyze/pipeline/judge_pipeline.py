@@ -18,6 +18,7 @@ from distprof.analyze.pipeline.held_up import detect_held_up
 from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
+from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
@@ -32,7 +33,7 @@ from distprof.report.pipeline_report import MOST_ERROR_RATIO
 STEPS_OF_UNIT, MOST_UNITS = 4, 24
 """In so many steps, some forward of each worker is undisturbed; of more steps, a unit has more."""
 FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
-    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_slow_links,
+    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
 )  # fmt: skip
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 

@@ -134,7 +134,8 @@ def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandid
 
 
 def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
-    lost_ns, lost_ratio = estimate(recorded.list_costs(candidate.work_ns), whole_ns)
+    sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
+    lost_ns, lost_ratio = estimate(recorded.list_costs(candidate.work_ns), whole_ns, sets=sets)
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
