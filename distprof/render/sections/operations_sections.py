@@ -92,8 +92,8 @@ def name_pipeline(report: OperationsReport) -> str:
 def list_operations_tables(report: OperationsReport, most: int | None = None) -> list[Section]:
     """Causes, stages and what-if; of each table so many rows at most. None: all."""
     causes = [
-        (PIPELINE_KINDS[cause.kind], describe_pipeline_place(cause), show_ratio(cause.more_ratio), _show_saved(cause.lost_ratio),
-         format_time(cause.lost_ns.value))
+        (PIPELINE_KINDS[cause.kind], describe_pipeline_place(cause), show_ratio(cause.more_ratio),
+         _show_saved(cause.lost_ratio), format_time(cause.lost_ns.value))
         for cause in report.causes[:most]
     ]  # fmt: skip
     stages = [

@@ -54,7 +54,7 @@ def _describe(cause: PipelineCause, shape: PipelineShape) -> str:
         case PipelineCauseKind.SLOW_WORKER:
             place = f"dp {cause.replica}, stage {cause.stage}"
             return (
-                f"{shape.rank_name or place} is slow: its {clean_text(cause.what)} takes {_show_more(cause)} that of "
+                f"{shape.rank_name or place} is slow: its {clean_text(cause.what).removesuffix('-compute')} takes {_show_more(cause)} that of "
                 f"stage {cause.stage} on the other replicas"
             )
         case PipelineCauseKind.SLOW_REPLICA:
