@@ -42,7 +42,7 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
             found.append(PipelineCandidate(
                 kind=PipelineCauseKind.SLOW_LINK, replica=replica if replicas > 1 else None, stage=link,
                 what="transfers", more_ratio=float(np.exp(more)) - 1, steps_count=recorded.shape[0],
-                work_ns=_speed_up(recorded, {(replica, link): more}),
+                work_ns=_speed_up(recorded, (replica, link), more, float(np.exp(np.median(sizes[:, :, link])))),
             ))  # fmt: skip
     return found
 
@@ -83,6 +83,8 @@ def _measure_links(recorded: Recorded, unit: IntArray) -> FloatArray | None:
     found = recorded.graph.operations
     links = int(link.max()) + 1
     took = np.log(np.maximum(np.minimum(found.duration_ns[one], found.duration_ns[other]), LEAST_NS))
+    seen = np.isfinite(took)
+    one, other, link, took = one[seen], other[seen], link[seen], took[seen]
     num_units, replicas = int(unit.max()) + 1, recorded.shape[1]
     slot = (unit[recorded.graph.step[one]] * replicas + found.replica[one]) * links + link
     order = np.lexsort((took, slot))
@@ -96,14 +98,15 @@ def _measure_links(recorded: Recorded, unit: IntArray) -> FloatArray | None:
     return middle.reshape(num_units, replicas, links)
 
 
-def _speed_up(recorded: Recorded, slow: dict[tuple[int | None, int], float]) -> FloatArray:
-    """Transfers without what links are slower by."""
+def _speed_up(recorded: Recorded, slow: tuple[int | None, int], more: float, usual_ns: float) -> FloatArray:
+    """Transfers without what a link is slower by: in proportion or, of a live run, by what the shortest are longer."""
     one, other, link = _list_links(recorded)
+    replica, at = slow
     work_ns = recorded.graph.work_ns.copy()
-    for (replica, at), more in slow.items():
-        mine = (link == at) & (True if replica is None else recorded.graph.operations.replica[one] == replica)
-        for chosen in (one[mine], other[mine]):
-            rows = np.zeros(len(work_ns), dtype=bool)
-            rows[chosen] = True
-            work_ns[rows] = recorded.shorten(rows, np.full(len(chosen), more))
+    mine = (link == at) & (True if replica is None else recorded.graph.operations.replica[one] == replica)
+    for rows in (one[mine], other[mine]):
+        if recorded.least is None:
+            work_ns[rows] *= np.exp(-more)
+        else:
+            work_ns[rows] = np.maximum(work_ns[rows] - usual_ns * (1 - np.exp(-more)), 0.0)
     return work_ns

@@ -52,9 +52,10 @@ def _describe(cause: PipelineCause, shape: PipelineShape) -> str:
         case PipelineCauseKind.HELD_UP:
             return _describe_held_up(cause, shape)
         case PipelineCauseKind.SLOW_WORKER:
+            passes = clean_text(cause.what).removesuffix("-compute")
             place = f"dp {cause.replica}, stage {cause.stage}"
             return (
-                f"{shape.rank_name or place} is slow: its {clean_text(cause.what).removesuffix('-compute')} takes {_show_more(cause)} that of "
+                f"{shape.rank_name or place} is slow: its {passes} takes {_show_more(cause)} that of "
                 f"stage {cause.stage} on the other replicas"
             )
         case PipelineCauseKind.SLOW_REPLICA:
