@@ -72,17 +72,17 @@ def _play(recorded: Recorded, steps: int, batches: int, *, gpipe: bool, factor: 
             for kind, at_end in zip((receive, send), ends, strict=True):
                 if not at_end:
                     parts.append((stage, np.full(there.sum(), NUMBERS[kind]), number[there], place[there]))
-    stage, kind, number, place = (
+    of_stage, of_kind, of_number, of_place = (
         np.concatenate([np.broadcast_to(part[at], len(part[1])) for part in parts]) for at in range(4)
     )
     every = steps * replicas
-    size = len(kind)
+    size = len(of_kind)
     step, replica = (np.repeat(each, size) for each in np.divmod(np.arange(every), replicas))
     nothing = np.full(size * every, -1)
     graph = build_graph(Operations(
-        replica=replica, stage=np.tile(stage, every), rank=nothing, step=step,
-        kind=np.tile(kind, every).astype(np.int8),
-        start_ns=np.tile(place, every), duration_ns=np.zeros(size * every), number=np.tile(number, every),
+        replica=replica, stage=np.tile(of_stage, every), rank=nothing, step=step,
+        kind=np.tile(of_kind, every).astype(np.int8),
+        start_ns=np.tile(of_place, every), duration_ns=np.zeros(size * every), number=np.tile(of_number, every),
         chunk=nothing, micro_batch=nothing,
     ))  # fmt: skip
     work_ns = np.zeros(len(graph.operations))
