@@ -17,7 +17,7 @@ from benchmarks.parallel.parallel_job import PLACES, PROGRAMS, RANKS, ParallelJo
 from benchmarks.report_file import read_report_file
 from distprof.analyze import analyze
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
-from distprof.report.report import to_plain
+from distprof.render.files.files import describe_plain
 from distprof.storage.run_folder import read_run
 
 TRUTH = "job.json"
@@ -99,7 +99,7 @@ def _judge_again(folder: Path) -> int:
     for path in sorted(folder.glob(f"*/{TRUTH}")):
         job = ParallelJob(**json.loads(path.read_text(encoding="utf-8")))
         if (path.parent / "run" / "report.json").exists():
-            outcomes.append(judge(job, to_plain(analyze(read_run(path.parent / "run")))))
+            outcomes.append(judge(job, describe_plain(analyze(read_run(path.parent / "run")))))
             print(f"{path.parent.name}  {describe_outcome(outcomes[-1])}", file=sys.stderr, flush=True)
     print(tabulate(outcomes))
     return EXIT_OK
