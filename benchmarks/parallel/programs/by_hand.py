@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, read_arguments
+from timed import WIDTH, Delay, build_layers, make_loader, read_arguments
 
 options = read_arguments()
 dist.init_process_group("gloo")
@@ -12,11 +12,9 @@ torch.manual_seed(rank)
 delay = Delay(options.delay, batches)
 stage = build_layers(options.layers, rank, delay)
 optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
-data = torch.Generator().manual_seed(1)
-for _ in range(options.steps):
-    delay.pause("data")
+for whole in make_loader(options, 4 * batches, delay):
     sends, kept = [], []
-    for batch in torch.randn(batches, 4, WIDTH, generator=data):
+    for batch in whole.split(4):
         x = batch
         if not first:
             x = torch.empty(4, WIDTH)

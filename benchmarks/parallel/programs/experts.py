@@ -7,7 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, read_arguments
+from timed import WIDTH, Delay, build_layers, make_loader, read_arguments
 from torch import nn
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.parallel import DistributedDataParallel
@@ -24,10 +24,9 @@ expert = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
 optimizer = torch.optim.SGD([*trunk.parameters(), *expert.parameters()], lr=0.01)
 shares = torch.tensor([float(each) for each in options.layers.split(",")] if options.layers else [1.0] * size)
 data = torch.Generator().manual_seed(rank)
-for _ in range(options.steps):
-    delay.pause("data")
-    for _ in range(batches):
-        hidden = trunk(torch.randn(TOKENS, WIDTH, generator=data))
+for whole in make_loader(options, TOKENS * batches, delay):
+    for x in whole.split(TOKENS):
+        hidden = trunk(x)
         chosen = torch.multinomial(shares, TOKENS, replacement=True, generator=data).sort().values
         sends = torch.bincount(chosen, minlength=size)
         receives = torch.empty_like(sends)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, read_arguments
+from timed import WIDTH, Delay, build_layers, make_loader, read_arguments
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,10 +19,8 @@ parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParal
 model = nn.Sequential(block, timed)
 fully_shard(model, mesh=mesh["dp"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = torch.Generator().manual_seed(mesh.get_local_rank("dp"))
-for _ in range(options.steps):
-    delay.pause("data")
-    for x in torch.randn(batches, 4, WIDTH, generator=data):
+for whole in make_loader(options, 4 * batches, delay):
+    for x in whole.split(4):
         model(x).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -1,13 +1,12 @@
-"""Two stages by two replicas: 1F1B along one dimension of a mesh, DDP along the other; data come from a loader."""
+"""Two stages by two replicas: 1F1B along one dimension of a mesh, DDP along the other."""
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, read_arguments
+from timed import Delay, build_layers, make_loader, read_arguments
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
 
 options = read_arguments()
 dist.init_process_group("gloo")
@@ -16,26 +15,11 @@ at = mesh.get_local_rank("pp")
 torch.manual_seed(at)
 delay = Delay(options.delay, batches)
 
-
-class Numbers(Dataset[torch.Tensor]):
-    """Random numbers."""
-
-    def __len__(self) -> int:
-        """How many."""
-        return 4 * batches * options.steps
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        """One of them."""
-        if index % (4 * batches) == 0:
-            delay.pause("data")
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
-
-
 model = DistributedDataParallel(build_layers(options.layers, at, delay), process_group=mesh.get_group("dp"))
 stage = PipelineStage(model, at, 2, torch.device("cpu"), group=mesh.get_group("pp"))
 schedule = getattr(schedules, options.schedule)(stage, batches, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x in DataLoader(Numbers(), batch_size=4 * batches):
+for x in make_loader(options, 4 * batches, delay):
     if at == 0:
         schedule.step(x)
     else:

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, read_arguments
+from timed import Delay, build_layers, make_loader, read_arguments
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
@@ -20,10 +20,7 @@ schedule = getattr(schedules, options.schedule)(
     stages if chunks > 1 else stages[0], batches, loss_fn=nn.functional.mse_loss
 )
 optimizer = torch.optim.SGD([weight for model in models for weight in model.parameters()], lr=0.1)
-data = torch.Generator().manual_seed(1)
-for _ in range(options.steps):
-    x = torch.randn(4 * batches, WIDTH, generator=data)
-    delay.pause("data")
+for x in make_loader(options, 4 * batches, delay):
     if rank == 0:
         schedule.step(x)
     elif rank == size - 1:

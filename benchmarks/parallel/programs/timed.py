@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 FORWARD_S, BACKWARD_S = 0.004, 0.008
 """Of one layer and micro-batch."""
@@ -79,3 +80,21 @@ def build_layers(layers: str, at: int, delay: Delay) -> nn.Sequential:
     """The layers of a stage or rank; the delay acts in the first one."""
     count = int(layers.split(",")[at]) if layers else 1
     return nn.Sequential(TimedLayer(delay), *(TimedLayer() for _ in range(count - 1)))
+
+
+class _Numbers(Dataset[torch.Tensor]):
+    def __init__(self, size: int, count: int, delay: Delay) -> None:
+        self._size, self._count, self._delay = size, count, delay
+
+    def __len__(self) -> int:
+        return self._size * self._count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index % self._size == 0:
+            self._delay.pause("data")
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+def make_loader(options: argparse.Namespace, size: int, delay: Delay) -> DataLoader[torch.Tensor]:
+    """A batch of random numbers for each step; a delay of data acts once in each of them."""
+    return DataLoader(_Numbers(size, options.steps, delay), batch_size=size)
