@@ -12,6 +12,7 @@ import numpy as np
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
+from distprof.facts.operations import Kind
 from distprof.facts.run import FloatArray, Phase
 from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
@@ -23,6 +24,7 @@ PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
 })  # fmt: skip
 """What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""
 
+PHASES_OF: Mapping[Kind, Phase] = MappingProxyType({Kind.FORWARD: Phase.FORWARD, Kind.BACKWARD: Phase.BACKWARD})
 LEAST_VARIANCE_RATIO = 0.1
 """Of a short series of long memory: its own variance holds at least this share of the whole."""
 DEGREES_RATIO = 0.5

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.pipeline.candidates import (
+    PHASES_OF,
     PipelineCandidate,
     compare_with_others,
     compute_p_values,
@@ -26,8 +27,8 @@ SCATTER_FACTOR = 3.0
 devices of one kind differ from each other, and none of them is slow for that."""
 PART_RATIO = 0.2
 """A pass with less than this share of the excess has no part in it."""
-MORE_RATIO = 0.03
-"""A stage of a live run must take so much longer than the others: caches alone make as much of a difference."""
+MORE_RATIO = 0.06
+"""A stage or a worker of a live run must take so much longer than its equals: caches alone make half as much."""
 
 
 def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
@@ -35,19 +36,24 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if replicas < 2:
         return []
-    logs = _measure_passes(recorded)
-    excess = _exceed_equals(logs)
-    centre = midmean(np.moveaxis(excess, 0, -1))
+    excess, logs = _exceed_equals(_take_logs(recorded.compare_work(*PASSES))), _measure_passes(recorded)
+    centre = midmean(np.moveaxis(_exceed_equals(logs), 0, -1))
     alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
     p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
     found = []
-    for replica, stage in np.argwhere((centre > 0) & (p_values <= alpha)).tolist():
+    slow = (centre > _measure_least_excess(recorded)) & (p_values <= alpha)
+    for replica, stage in np.argwhere(slow).tolist():
         apart = centre[replica, stage]
         if stages > 1:  # of a slow replica, what is left of every stage beyond the least of them is no worker's
             apart -= _measure_common(np.delete(centre[replica], stage))
         if apart > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
             found.append(_describe_worker(recorded, replica, stage, float(centre[replica, stage]), num_steps))
     return found
+
+
+def _measure_least_excess(recorded: Recorded) -> float:
+    """The logarithm that an excess must be above."""
+    return 0.0 if recorded.least is None else float(np.log1p(MORE_RATIO))
 
 
 def _measure_scatter(logs: FloatArray, replica: int, stage: int) -> float:
@@ -66,7 +72,11 @@ def _measure_spread(excess: FloatArray) -> float:
 
 def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
     """The logarithm of a forward and a backward, or of some kinds, ``[num_steps, num_replicas, num_stages]``."""
-    logs: FloatArray = np.log(np.maximum(recorded.compare_work(*(kinds or PASSES)), LEAST_NS))
+    return _take_logs(recorded.measure_sizes(*(kinds or PASSES)))
+
+
+def _take_logs(work_ns: FloatArray) -> FloatArray:
+    logs: FloatArray = np.log(np.maximum(work_ns, LEAST_NS))
     return logs
 
 
@@ -96,12 +106,13 @@ def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float
     for kind in PASSES:
         own = rows & recorded.select(kind)
         excess = _exceed_equals(_measure_passes(recorded, kind))[:, replica, stage]
-        work_ns[own] = recorded.shorten(own, excess[recorded.unit[graph.step[own]]])
+        work_ns[own] = recorded.shorten(own, recorded.spread(excess, own))
         parts_ns.append(float((graph.work_ns[own] - work_ns[own]).sum()))
     what = [kind for kind, part_ns in zip(PASSES, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
     return PipelineCandidate(
         kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=num_steps, work_ns=work_ns,
-        what=str(what[0]) if len(what) == 1 else "computation", more_ratio=float(np.exp(centre)) - 1,
+        what=str(what[0]) if len(what) == 1 else "computation", phase=PHASES_OF[what[0]] if len(what) == 1 else None,
+        more_ratio=float(np.exp(centre)) - 1,
     )  # fmt: skip
 
 
@@ -111,31 +122,25 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if replicas < 2 or stages < 2:
         return []
-    logs = _measure_passes(recorded)
+    tested, logs = compare_with_others(_take_logs(recorded.compare_work(*PASSES)), axis=1), _measure_passes(recorded)
+    p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
     excess = compare_with_others(logs, axis=1)
-    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
     centre = midmean(np.moveaxis(excess, 0, -1))
     least, common = centre.min(axis=1), _measure_common(excess)
     alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
     found = []
-    for replica in np.flatnonzero((least > 0) & (p_values <= alpha).all(axis=1)).tolist():
+    for replica in np.flatnonzero((least > _measure_least_excess(recorded)) & (p_values <= alpha).all(axis=1)).tolist():
         others = np.delete(logs, replica, axis=1).mean(axis=2)
         if replicas > 2 and least[replica] < SCATTER_FACTOR * _measure_spread(compare_with_others(others, axis=1)):
             continue
         rows = recorded.select(*PASSES) & (recorded.graph.operations.replica == replica)
         work_ns = recorded.graph.work_ns.copy()
-        work_ns[rows] = recorded.shorten(rows, common[recorded.unit[recorded.graph.step[rows]], replica])
+        work_ns[rows] = recorded.shorten(rows, recorded.spread(common[:, replica], rows))
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.SLOW_REPLICA, replica=replica, what="computation", steps_count=num_steps,
             more_ratio=float(np.exp(np.median(centre[replica]))) - 1, work_ns=work_ns,
         ))  # fmt: skip
     return found
-
-
-def compare_stages(recorded: Recorded) -> FloatArray:
-    """By how much each stage exceeds the median of the other stages of its replica, ``[num_units, num_replicas,
-    num_stages]``; there are two or more."""
-    return compare_with_others(_measure_passes(recorded), axis=2)
 
 
 def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
@@ -147,14 +152,14 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if stages < 2:
         return []
-    excess = compare_stages(recorded)
+    tested = compare_with_others(_take_logs(recorded.compare_work(*PASSES)), axis=2)
     alpha = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages)
-    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
+    p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
+    centre = midmean(np.moveaxis(compare_with_others(_measure_passes(recorded), axis=2), 0, -1))
     found = []
-    for stage in np.flatnonzero((p_values <= alpha).all(axis=0)).tolist():
-        more_ratio = float(np.exp(np.median(midmean(excess[:, :, stage].T)))) - 1
-        if recorded.least is not None and more_ratio < MORE_RATIO:
-            continue
+    uneven = (p_values <= alpha).all(axis=0) & (centre.min(axis=0) > _measure_least_excess(recorded))
+    for stage in np.flatnonzero(uneven).tolist():
+        more_ratio = float(np.exp(np.median(centre[:, stage]))) - 1
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, what="computation", more_ratio=more_ratio,
             steps_count=num_steps, alone=replicas == 1, work_ns=even_out(recorded, stage),

@@ -11,10 +11,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
+from distprof.analyze.pipeline.candidates import (
+    PHASES_OF,
+    PipelineCandidate,
+    compare_with_others,
+    compute_p_values,
+    share_alpha,
+)
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
-from distprof.analyze.stats.significance import binomial_tail
 from distprof.analyze.stats.statistics import fast_median, midmean
 from distprof.facts.operations import Kind
 from distprof.facts.run import FloatArray, IntArray, Phase
@@ -22,12 +27,11 @@ from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 STEADY_RATIO = 0.9
-"""Share of the steps in which it must be later than its equals."""
+"""Share of the units of a few steps in which it must be later than its equals."""
 LEAST_LATE_RATIO = 0.01
-"""Of a step: a rank must be later than that in so many steps."""
+"""Of a step: a rank must be later than that in so many of them."""
 FEWEST_BATCHES = 3
 """Of which one can differ from the others."""
-PHASES_OF = {Kind.FORWARD: Phase.FORWARD, Kind.BACKWARD: Phase.BACKWARD}
 BEFORE = (Phase.DATA,)
 """What a rank does before the first forward; the rest it does after it."""
 
@@ -51,14 +55,15 @@ def detect_held_up(
     alpha = share_alpha(PipelineCauseKind.HELD_UP, max(tests, 1))
     found = []
     for kind, rows in batches.items():
-        own_ns = recorded.graph.work_ns[rows]
+        own_ns = _take_least(recorded, recorded.graph.work_ns[rows])
         beside_ns = own_ns - fast_median(own_ns, axis=-1)[..., None]
         excess_ns = compare_with_others(beside_ns, axis=1 if replicas > 1 else 2)
         late = _choose_late(recorded, excess_ns, alpha)
         for replica, stage in np.argwhere(late.any(axis=-1)).tolist():
             found.append(_describe_batches(recorded, kind, rows, excess_ns, (replica, stage), late[replica, stage]))
     for phase, own_ns in parts_ns.items():
-        excess_ns = compare_with_others(own_ns, axis=1 if replicas > 1 else 2)
+        least_ns = _take_least(recorded, own_ns)
+        excess_ns = compare_with_others(least_ns, axis=1 if replicas > 1 else 2)
         for replica, stage in np.argwhere(_choose_late(recorded, excess_ns, alpha)).tolist():
             found.append(_describe_part(recorded, thread, phase, own_ns, excess_ns, (replica, stage)))
     return found
@@ -76,13 +81,18 @@ def _tabulate(recorded: Recorded, kind: Kind) -> IntArray | None:
     return table
 
 
+def _take_least(recorded: Recorded, own_ns: FloatArray) -> FloatArray:
+    """The shortest of each unit's steps: what disturbs some of them does not count, ``[num_units, ...]``."""
+    starts = np.flatnonzero(np.diff(recorded.unit, prepend=-1) != 0)
+    least_ns: FloatArray = np.minimum.reduceat(own_ns, starts, axis=0)
+    return least_ns
+
+
 def _choose_late(recorded: Recorded, excess_ns: FloatArray, alpha: float) -> BoolArray:
-    """What is later in nearly every step: by the sign test, and by enough."""
-    num_steps = len(excess_ns)
-    counts = (excess_ns > 0).sum(axis=0)
-    chances = np.array([binomial_tail(count, num_steps, 0.5) for count in range(num_steps + 1)])
+    """What is later in nearly all units: by the mean, and by enough."""
+    p_values = compute_p_values(excess_ns.reshape(len(excess_ns), -1)).reshape(excess_ns.shape[1:])
     least_ns = np.quantile(excess_ns, 1 - STEADY_RATIO, axis=0)
-    late: BoolArray = (chances[counts] <= alpha) & (least_ns >= LEAST_LATE_RATIO * recorded.graph.base_ns.mean())
+    late: BoolArray = (p_values <= alpha) & (least_ns >= LEAST_LATE_RATIO * recorded.graph.base_ns.mean())
     return late
 
 

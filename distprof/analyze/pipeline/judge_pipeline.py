@@ -18,6 +18,7 @@ from distprof.analyze.pipeline.held_up import detect_held_up
 from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
+from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
@@ -25,14 +26,14 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray, Phase
+from distprof.facts.run import FloatArray, IntArray, Phase
 from distprof.report.operations_report import PipelineCause
 from distprof.report.pipeline_report import MOST_ERROR_RATIO
 
 STEPS_OF_UNIT, MOST_UNITS = 4, 24
 """In so many steps, some forward of each worker is undisturbed; of more steps, a unit has more."""
 FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
-    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_slow_links,
+    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
 )  # fmt: skip
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
@@ -84,21 +85,27 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
 
 
 def _measure_least(recorded: Recorded) -> LeastWork:
-    num_steps, replicas, stages = recorded.shape
+    num_steps = recorded.shape[0]
     units = min(max(num_steps // STEPS_OF_UNIT, FEW), MOST_UNITS, num_steps)
     unit = np.arange(num_steps) * units // num_steps
-    found = recorded.graph.operations
+    return LeastWork(
+        unit=unit, of_unit_ns=_take_shortest(recorded, unit), work_ns=_take_shortest(recorded, np.zeros_like(unit))
+    )
+
+
+def _take_shortest(recorded: Recorded, unit: IntArray) -> FloatArray:
+    """The shortest operation of a kind and chunk on a worker in some steps, for each of them; 0 of `Kind.OTHER`."""
+    found, workers = recorded.graph.operations, recorded.shape[1] * recorded.shape[2]
     rows = np.flatnonzero(found.kind != NUMBERS[Kind.OTHER])
     chunk = np.maximum(found.chunk[rows], 0)
-    worker = unit[recorded.graph.step[rows]] * replicas * stages + recorded.worker[rows] % (replicas * stages)
-    _, same = np.unique(
-        (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk, return_inverse=True
-    )
+    worker = unit[recorded.graph.step[rows]] * workers + recorded.worker[rows] % workers
+    keys = (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk
+    _, same = np.unique(keys, return_inverse=True)
     shortest_ns = np.full(int(same.max()) + 1, np.inf)
     np.minimum.at(shortest_ns, same.reshape(-1), recorded.graph.work_ns[rows])
     work_ns = np.zeros(len(found))
     work_ns[rows] = shortest_ns[same.reshape(-1)]
-    return LeastWork(unit=unit, work_ns=work_ns)
+    return work_ns
 
 
 def _measure_parts(measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded) -> Mapping[Phase, FloatArray]:

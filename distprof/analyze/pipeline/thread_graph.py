@@ -201,23 +201,24 @@ def _join_transfers(
     issue[events.row[issued]], wait[events.row[awaited]] = issued, awaited
     place[transfers] = transfer + np.arange(len(transfers))
     partner = operations.partner[transfers]
-    own_ns, other_ns = after_ns[issue[transfers]], after_ns[issue[partner]]
+    both_ns = np.maximum(after_ns[issue[transfers]], after_ns[issue[partner]])
     has_wait = wait[transfers] != NONE
-    ended_ns = np.where(has_wait, after_ns[wait[transfers]], other_ns)
-    both_ns = np.maximum(own_ns, other_ns)
-    early = ended_ns < both_ns  # a send that was over before anybody received it
-    took_ns = ended_ns - np.where(early, own_ns, both_ns)
-    waited = has_wait & (operations.waited_ns[transfers] >= WAITED_NS)
-    usual_ns = _take_usual(operations, transfers, np.where(waited & ~early, took_ns, np.nan))
-    work_ns[place[transfers]] = np.where(waited, took_ns, np.fmin(took_ns, usual_ns))
+    ended_ns = np.where(has_wait, after_ns[wait[transfers]], -np.inf)
+    early = ended_ns < both_ns  # also of a send that was over before anybody received it
+    took_ns = np.where(early, np.nan, ended_ns - both_ns)
+    waited = ~early & (operations.waited_ns[transfers] >= WAITED_NS)
+    usual_ns = _take_usual(operations, transfers, np.where(waited, took_ns, np.nan))
+    took_ns = np.where(waited, took_ns, np.fmin(took_ns, usual_ns))
+    other_ns = took_ns[np.searchsorted(transfers, partner)]
+    took_ns = np.where(early, np.where(np.isfinite(other_ns), other_ns, 0.0), took_ns)
+    work_ns[place[transfers]] = took_ns
     waits_for[place[transfers], 0] = event + issue[transfers]
-    waits_for[place[transfers][~early], 1] = event + issue[partner[~early]]
-    paired = ~early & ~early[np.searchsorted(transfers, partner)]
-    group[place[transfers][paired]] = np.minimum(place[transfers], place[partner])[paired]
-    rows = wait[transfers][has_wait]
-    waits_for[event + rows, 1] = place[transfers][has_wait]
-    come_ns = np.where(early, own_ns, both_ns) + work_ns[place[transfers]]
-    work_ns[event + rows] = np.maximum(after_ns[rows] - np.maximum(met_ns[rows], come_ns[has_wait]), 0.0)
+    waits_for[place[transfers], 1] = event + issue[partner]
+    group[place[transfers]] = np.minimum(place[transfers], place[partner])
+    rows, held = wait[transfers][has_wait], ~early[has_wait]
+    waits_for[event + rows[held], 1] = place[transfers][has_wait][held]
+    come_ns = np.where(early, -np.inf, both_ns + took_ns)[has_wait]
+    work_ns[event + rows] = np.maximum(after_ns[rows] - np.maximum(met_ns[rows], come_ns), 0.0)
 
 
 def _take_usual(operations: PipelineOperations, transfers: IntArray, took_ns: FloatArray) -> FloatArray:
@@ -255,9 +256,7 @@ def _describe(
     start_ns, duration_ns = np.zeros(size), work_ns.copy()
     start_ns[event : event + len(met_ns)] = met_ns
     start_ns[transfer:] = operations.start_ns[transfers]
-    # Of a transfer, from when it is issued to when it has come; a rank may look for it much later.
-    others_ns = operations.start_ns[operations.partner[transfers]]
-    duration_ns[transfer:] += np.maximum(others_ns - operations.start_ns[transfers], 0.0)
+    duration_ns[transfer:] = _time_transfers(operations, transfers, work_ns[transfer:])
 
     def take(values: IntArray, missing: int) -> IntArray:
         return np.where(is_one, values[row], missing)
@@ -269,6 +268,17 @@ def _describe(
         kind=kind.astype(np.int8), start_ns=start_ns, duration_ns=duration_ns, number=_number(slot, kind),
         chunk=take(operations.chunk, NONE), micro_batch=take(operations.micro_batch, NONE),
     )  # fmt: skip
+
+
+def _time_transfers(operations: PipelineOperations, transfers: IntArray, work_ns: FloatArray) -> FloatArray:
+    """How long what was sent took to come, as long as the rank that receives it waited from before it was sent; inf:
+    it did not, and what was under way may have come at any time before it looked."""
+    partner = operations.partner[transfers]
+    receives = np.isin(operations.kind[transfers], _RECEIVES)
+    waits = receives & (operations.waited_ns[transfers] >= WAITED_NS)
+    waits &= operations.start_ns[transfers] <= operations.start_ns[partner]
+    took_ns = np.where(waits, work_ns, np.inf)
+    return np.where(receives, took_ns, took_ns[np.searchsorted(transfers, partner)])
 
 
 def _number(slot: IntArray, kind: IntArray) -> IntArray:

@@ -29,13 +29,15 @@ class StepReplay(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWork:
     """How long operations take that nothing disturbs, where ranks share cores and other programs come in between: the
-    shortest of those of a kind and chunk that a worker has in a few steps. What disturbs some of them does not move it,
-    and more to do lengthens all."""
+    shortest of those of a kind and chunk that a worker has. What disturbs many of them does not move it, and more to do
+    lengthens all."""
 
     unit: IntArray
     """Number of the few steps that each step is one of, ``[num_steps]``."""
+    of_unit_ns: FloatArray
+    """The shortest of those like it in these steps, ``[num_operations]``; 0 of `Kind.OTHER`."""
     work_ns: FloatArray
-    """The shortest of those like it, ``[num_operations]``; 0 of `Kind.OTHER`."""
+    """The same of all steps: where nearly all are disturbed, one is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +89,30 @@ class Recorded:
         return np.arange(len(self.graph.steps)) if self.least is None else self.least.unit
 
     def compare_work(self, *kinds: Kind) -> FloatArray:
-        """What workers are compared by, per operation of these kinds, ``[num_units, num_replicas, num_stages]``."""
+        """What workers are tested by, per operation of these kinds, ``[num_units, num_replicas, num_stages]``."""
         if self.least is None:
             return sum((np.nan_to_num(self.sum_work(kind)) for kind in kinds), start=np.zeros(()))
+        return self._average_least(self.least.of_unit_ns, self.unit, kinds)
+
+    def measure_sizes(self, *kinds: Kind) -> FloatArray:
+        """What says by how much workers differ: the same or, of their shortest operations, those of all steps,
+        ``[1, num_replicas, num_stages]``."""
+        if self.least is None:
+            return self.compare_work(*kinds)
+        return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
+
+    def _average_least(self, least_ns: FloatArray, unit: IntArray, kinds: tuple[Kind, ...]) -> FloatArray:
         rows, (_, replicas, stages) = self.select(*kinds), self.shape
-        shape = int(self.unit.max()) + 1, replicas, stages
-        slot = self.unit[self.graph.step[rows]] * replicas * stages + self.worker[rows] % (replicas * stages)
-        total = np.bincount(slot, weights=self.least.work_ns[rows], minlength=int(np.prod(shape)))
+        shape = int(unit.max()) + 1, replicas, stages
+        slot = unit[self.graph.step[rows]] * replicas * stages + self.worker[rows] % (replicas * stages)
+        total = np.bincount(slot, weights=least_ns[rows], minlength=int(np.prod(shape)))
         count = np.bincount(slot, minlength=int(np.prod(shape)))
         mean: FloatArray = np.divide(total, count, out=np.zeros(len(total)), where=count > 0)
         return np.asarray(mean * len(kinds)).reshape(shape)
+
+    def spread(self, sizes: FloatArray, rows: BoolArray) -> FloatArray:
+        """Of each of some operations, the value of its step in what `measure_sizes` is by step; by axis 0."""
+        return np.asarray(sizes[self.graph.step[rows] if self.least is None else 0 * self.graph.step[rows]])
 
     def shorten(self, rows: BoolArray, more: FloatArray) -> FloatArray:
         """Durations of some operations if they were shorter by factors of ``exp(more)``, of each one. What disturbs an
@@ -109,7 +125,7 @@ class Recorded:
     def measure_stages(self, kind: Kind) -> FloatArray:
         """The usual duration of a kind on each stage, ``[num_stages]``: the median over steps, and of the replicas the
         lower median, which a slow worker does not move where there are two."""
-        own_ns = self.sum_work(kind) if self.least is None else self.compare_work(kind)
+        own_ns = self.sum_work(kind) if self.least is None else self.measure_sizes(kind)
         of_replica = np.sort(np.nanmedian(own_ns, axis=0), axis=0)
         usual_ns: FloatArray = of_replica[(len(of_replica) - 1) // 2]
         return usual_ns

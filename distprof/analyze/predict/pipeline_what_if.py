@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from distprof.analyze.pipeline.equals import even_out
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.pipeline.more_batches import save_with_more_batches
 from distprof.analyze.predict.what_if import MIN_SAVED_RATIO, report_change
 from distprof.analyze.stats.mean_interval import estimate
+from distprof.analyze.stats.statistics import FEW
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.wait_report import Estimate, WhatIf
+
+MORE_BATCHES = 2
 
 
 def list_pipeline_what_ifs(
@@ -37,11 +41,14 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]
     for _, cause in judged.causes:
         if cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
             yield _describe(cause), cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
-    recorded = judged.recorded
+    recorded, whole_ns = judged.recorded, float(judged.recorded.step_ns.mean())
     if recorded.shape[2] > 1:
         saved_ns = recorded.list_costs(even_out(recorded, None))
-        whole_ns = float(recorded.step_ns.mean())
         yield "stages even", estimate(saved_ns, whole_ns)[1], "all stages have equally much to do, the same in all"
+
+    if (more_ns := save_with_more_batches(recorded, MORE_BATCHES)) is not None and len(more_ns) >= FEW:
+        assumption = "half as large a micro-batch takes half as long, and is sent as quickly as now"
+        yield "twice the micro-batches", estimate(more_ns, whole_ns)[1], assumption
 
 
 def _describe(cause: PipelineCause) -> str:

@@ -9,9 +9,9 @@ from distprof.render.sections.pipeline_words import (
     PipelineShape,
     describe_pipeline_cause,
     name_pipeline_cause,
-    show_place,
     show_ratio,
 )
+from distprof.render.sections.rank_names import describe_pipeline_place
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_time
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind, StageReport
@@ -92,8 +92,8 @@ def name_pipeline(report: OperationsReport) -> str:
 def list_operations_tables(report: OperationsReport, most: int | None = None) -> list[Section]:
     """Causes, stages and what-if; of each table so many rows at most. None: all."""
     causes = [
-        (PIPELINE_KINDS[cause.kind], show_place(cause), show_ratio(cause.more_ratio), _show_saved(cause.lost_ratio),
-         format_time(cause.lost_ns.value))
+        (PIPELINE_KINDS[cause.kind], describe_pipeline_place(cause), show_ratio(cause.more_ratio),
+         _show_saved(cause.lost_ratio), format_time(cause.lost_ns.value))
         for cause in report.causes[:most]
     ]  # fmt: skip
     stages = [

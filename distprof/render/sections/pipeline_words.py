@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distprof.render.sections.cause_words import show_share
+from distprof.render.sections.rank_names import describe_pipeline_place
 from distprof.render.units import clean_text, format_factor, format_ratio, format_time
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 
@@ -51,9 +52,10 @@ def _describe(cause: PipelineCause, shape: PipelineShape) -> str:
         case PipelineCauseKind.HELD_UP:
             return _describe_held_up(cause, shape)
         case PipelineCauseKind.SLOW_WORKER:
+            passes = clean_text(cause.what).removesuffix("-compute")
             place = f"dp {cause.replica}, stage {cause.stage}"
             return (
-                f"{shape.rank_name or place} is slow: its {clean_text(cause.what)} takes {_show_more(cause)} that of "
+                f"{shape.rank_name or place} is slow: its {passes} takes {_show_more(cause)} that of "
                 f"stage {cause.stage} on the other replicas"
             )
         case PipelineCauseKind.SLOW_REPLICA:
@@ -122,14 +124,5 @@ def _describe_sequences(cause: PipelineCause, shape: PipelineShape) -> str:
 
 def name_pipeline_cause(cause: PipelineCause, rank_name: str | None = None) -> str:
     """A few words: ``uneven stage (stage 3)``."""
-    place = show_place(cause) if rank_name is None else rank_name
+    place = describe_pipeline_place(cause) if rank_name is None else rank_name
     return f"{PIPELINE_KINDS[cause.kind]}{f' ({place})' if place else ''}"
-
-
-def show_place(cause: PipelineCause) -> str:
-    """Where in the pipeline it is; empty: all over."""
-    replica = [] if cause.replica is None else [f"dp {cause.replica}"]
-    if cause.stage is None:
-        return ", ".join(replica)
-    stage = f"stage {cause.stage}" if cause.kind is not PipelineCauseKind.SLOW_LINK else f"after stage {cause.stage}"
-    return ", ".join([*replica, stage])
