@@ -17,6 +17,7 @@ from benchmarks.long import add_long, run_long
 from benchmarks.modules import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
 from benchmarks.parallel.parallel_command import add_parallel, run_parallel
+from benchmarks.parallel.what_if_command import add_what_if, run_what_if
 from benchmarks.recording.cost_command import add_cost, run_cost
 from benchmarks.traces import add_traces, run_traces
 from benchmarks.verdicts.simulated_jobs import add_simulated, run_report, run_verdicts
@@ -26,6 +27,7 @@ RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
     "parallel": run_parallel,
+    "what-if": run_what_if,
     "links": run_links,
     "after-delay": run_after_delay,
     "device": run_device,
@@ -50,6 +52,7 @@ def main(arguments: list[str]) -> int:
     add_simulated(subjects)
     add_live(subjects)
     add_parallel(subjects)
+    add_what_if(subjects)
     add_links(subjects)
     add_after_delay(subjects)
     add_device(subjects)

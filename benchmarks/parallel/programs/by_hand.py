@@ -10,7 +10,7 @@ rank, size, batches = dist.get_rank(), dist.get_world_size(), options.micro_batc
 first, last = rank == 0, rank == size - 1
 torch.manual_seed(rank)
 delay = Delay(options.delay, batches)
-stage = build_layers(options.layers, rank, delay)
+stage = build_layers(options, rank, delay)
 optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
 for whole in make_loader(options, 4 * batches, delay):
     sends, kept = [], []

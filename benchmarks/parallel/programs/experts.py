@@ -7,7 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from timed import WIDTH, Delay, build_layers, make_loader, read_arguments
+from timed import WIDTH, Delay, TimedLayer, make_loader, read_arguments
 from torch import nn
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +18,7 @@ dist.init_process_group("gloo")
 rank, size, batches = dist.get_rank(), dist.get_world_size(), options.micro_batches
 torch.manual_seed(0)
 delay = Delay(options.delay, batches)
-trunk = DistributedDataParallel(build_layers("", rank, delay))
+trunk = DistributedDataParallel(nn.Sequential(TimedLayer(options.work, delay)))
 torch.manual_seed(rank)
 expert = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, WIDTH))
 optimizer = torch.optim.SGD([*trunk.parameters(), *expert.parameters()], lr=0.01)

@@ -13,7 +13,7 @@ dist.init_process_group("gloo")
 mesh, batches = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")), options.micro_batches
 torch.manual_seed(0)
 delay = Delay(options.delay, batches)
-timed = build_layers(options.layers, dist.get_rank(), delay)
+timed = build_layers(options, dist.get_rank(), delay)
 block = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH))
 parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
 model = nn.Sequential(block, timed)

@@ -15,7 +15,7 @@ at = mesh.get_local_rank("pp")
 torch.manual_seed(at)
 delay = Delay(options.delay, batches)
 
-model = DistributedDataParallel(build_layers(options.layers, at, delay), process_group=mesh.get_group("dp"))
+model = DistributedDataParallel(build_layers(options, at, delay), process_group=mesh.get_group("dp"))
 stage = PipelineStage(model, at, 2, torch.device("cpu"), group=mesh.get_group("pp"))
 schedule = getattr(schedules, options.schedule)(stage, batches, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

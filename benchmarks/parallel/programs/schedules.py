@@ -12,7 +12,7 @@ rank, size, batches = dist.get_rank(), dist.get_world_size(), options.micro_batc
 chunks = 2 if "Interleaved" in options.schedule else 1
 torch.manual_seed(rank)
 delay = Delay(options.delay, batches)
-models = [build_layers(options.layers, rank, delay if chunk == 0 else Delay("", 1)) for chunk in range(chunks)]
+models = [build_layers(options, rank, delay if chunk == 0 else Delay("", 1)) for chunk in range(chunks)]
 stages = [
     PipelineStage(model, rank + size * chunk, size * chunks, torch.device("cpu")) for chunk, model in enumerate(models)
 ]

@@ -27,6 +27,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--schedule", default="Schedule1F1B")
     parser.add_argument("--delay", default="", help="RANK:PLACE:SECONDS")
     parser.add_argument("--layers", default="", help="of each stage or rank, comma-separated; one each where empty")
+    parser.add_argument("--work", type=float, default=1.0, help="how many times as long each layer takes")
     return parser.parse_args()
 
 
@@ -49,14 +50,14 @@ class _Sleep(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: torch.Tensor, layer: TimedLayer) -> torch.Tensor:
         context.layer = layer
-        time.sleep(FORWARD_S)
+        time.sleep(FORWARD_S * layer.work)
         if layer.delay is not None:
             layer.delay.pause("forward")
         return x.clone()
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        time.sleep(BACKWARD_S)
+        time.sleep(BACKWARD_S * context.layer.work)
         if context.layer.delay is not None:
             context.layer.delay.pause("backward")
         return gradients[0], None
@@ -65,10 +66,10 @@ class _Sleep(torch.autograd.Function):
 class TimedLayer(nn.Module):
     """A linear layer that takes a known time."""
 
-    def __init__(self, delay: Delay | None = None) -> None:
+    def __init__(self, work: float, delay: Delay | None = None) -> None:
         """``delay``: of this rank, if it acts in this layer."""
         super().__init__()
-        self.linear, self.delay = nn.Linear(WIDTH, WIDTH), delay
+        self.linear, self.work, self.delay = nn.Linear(WIDTH, WIDTH), work, delay
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Computes, and sleeps."""
@@ -76,10 +77,10 @@ class TimedLayer(nn.Module):
         return made
 
 
-def build_layers(layers: str, at: int, delay: Delay) -> nn.Sequential:
+def build_layers(options: argparse.Namespace, at: int, delay: Delay) -> nn.Sequential:
     """The layers of a stage or rank; the delay acts in the first one."""
-    count = int(layers.split(",")[at]) if layers else 1
-    return nn.Sequential(TimedLayer(delay), *(TimedLayer() for _ in range(count - 1)))
+    count = int(options.layers.split(",")[at]) if options.layers else 1
+    return nn.Sequential(TimedLayer(options.work, delay), *(TimedLayer(options.work) for _ in range(count - 1)))
 
 
 class _Numbers(Dataset[torch.Tensor]):
