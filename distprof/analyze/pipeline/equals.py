@@ -7,6 +7,8 @@ compared, so that ``x`` means a factor of ``exp(x)``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from distprof.analyze.pipeline.candidates import (
@@ -33,22 +35,58 @@ MORE_RATIO = 0.06
 
 def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     """Workers that take longer than the same stage of other replicas, beyond what all of their replica does."""
-    num_steps, replicas, stages = recorded.shape
-    if replicas < 2 or not (kinds := recorded.list_firm()):
+    _, replicas, stages = recorded.shape
+    if replicas < 2:
         return []
-    excess, logs = _exceed_equals(_take_logs(recorded.compare_work(*kinds))), _measure_passes(recorded)
-    centre = midmean(np.moveaxis(_exceed_equals(logs), 0, -1))
-    alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
-    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
+    alpha, least = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages), _measure_least_excess(recorded)
     found = []
-    slow = (centre > _measure_least_excess(recorded)) & (p_values <= alpha)
-    for replica, stage in np.argwhere(slow).tolist():
+    compared = {kinds: _compare_workers(recorded, kinds) for kinds in _list_kinds(recorded)}
+    for replica, stage in np.ndindex(replicas, stages):
+        kinds = _choose_kinds(compared, recorded.list_firm(replica, stage), (replica, stage), (least, alpha))
+        if kinds is None:
+            continue
+        logs, centre, _ = compared[kinds]
         apart = centre[replica, stage]
         if stages > 1:  # of a slow replica, what is left of every stage beyond the least of them is no worker's
             apart -= _measure_common(np.delete(centre[replica], stage))
         if apart > SCATTER_FACTOR * _measure_scatter(logs, replica, stage):
-            found.append(_describe_worker(recorded, replica, stage, float(centre[replica, stage]), num_steps))
+            found.append(_describe_worker(recorded, kinds, replica, stage, float(centre[replica, stage])))
     return found
+
+
+def _list_kinds(recorded: Recorded) -> tuple[tuple[Kind, ...], ...]:
+    """All that some worker may be compared by."""
+    return (PASSES,) if recorded.least is None else (PASSES, *((kind,) for kind in PASSES))
+
+
+def _choose_kinds(
+    compared: Mapping[tuple[Kind, ...], tuple[FloatArray, ...]],
+    firm: tuple[Kind, ...],
+    at: tuple[int | slice, int],
+    levels: tuple[float, float],
+) -> tuple[Kind, ...] | None:
+    """What shows that a worker takes longer, or a stage on all replicas: both passes if they do. None: nothing does.
+
+    Args:
+        compared: By kinds, what is measured; the last two are excesses and their probabilities by chance.
+        firm: What it is compared by.
+        at: Replica, and stage.
+        levels: Above which an excess, and below which a probability must be.
+    """
+    for kinds, (*_, centre, p_values) in compared.items():
+        passes = np.min(centre[at]) > levels[0] and np.max(p_values[at]) <= levels[1] / len(compared)
+        if passes and set(kinds) <= set(firm):
+            return kinds
+    return None
+
+
+def _compare_workers(recorded: Recorded, kinds: tuple[Kind, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The logarithms of what workers take; by how much they exceed their equals, and how probable that is by chance,
+    ``[num_replicas, num_stages]``."""
+    logs = _take_logs(recorded.measure_sizes(*kinds))
+    excess = _exceed_equals(_take_logs(recorded.compare_work(*kinds)))
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(excess.shape[1:])
+    return logs, midmean(np.moveaxis(_exceed_equals(logs), 0, -1)), p_values
 
 
 def _measure_least_excess(recorded: Recorded) -> float:
@@ -68,11 +106,6 @@ def _measure_spread(excess: FloatArray) -> float:
     """Of the usual excesses of workers, about 0, and not about their median; ``[num_steps, ...]``."""
     centres = midmean(np.moveaxis(excess, 0, -1)).ravel()
     return float(mad_sigma(np.concatenate([centres, -centres]))) if centres.size else 0.0
-
-
-def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
-    """The logarithm of a forward and a backward, or of some kinds, ``[num_steps, num_replicas, num_stages]``."""
-    return _take_logs(recorded.measure_sizes(*(kinds or recorded.list_firm())))
 
 
 def _take_logs(work_ns: FloatArray) -> FloatArray:
@@ -99,20 +132,22 @@ def _measure_common(excess: FloatArray) -> FloatArray:
     return common
 
 
-def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float, num_steps: int) -> PipelineCandidate:
+def _describe_worker(
+    recorded: Recorded, kinds: tuple[Kind, ...], replica: int, stage: int, centre: float
+) -> PipelineCandidate:
     graph = recorded.graph
     rows = (graph.operations.replica == replica) & (graph.operations.stage == stage)
-    work_ns, parts_ns, kinds = graph.work_ns.copy(), [], recorded.list_firm()
+    work_ns, parts_ns = graph.work_ns.copy(), []
     for kind in kinds:
         own = rows & recorded.select(kind)
-        excess = _exceed_equals(_measure_passes(recorded, kind))[:, replica, stage]
+        excess = _exceed_equals(_take_logs(recorded.measure_sizes(kind)))[:, replica, stage]
         work_ns[own] = recorded.shorten(own, recorded.spread(excess, own))
         parts_ns.append(float((graph.work_ns[own] - work_ns[own]).sum()))
     what = [kind for kind, part_ns in zip(kinds, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
     return PipelineCandidate(
-        kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=num_steps, work_ns=work_ns,
+        kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=recorded.shape[0],
         what=str(what[0]) if len(what) == 1 else "computation", phase=PHASES_OF[what[0]] if len(what) == 1 else None,
-        more_ratio=float(np.exp(centre)) - 1,
+        more_ratio=float(np.exp(centre)) - 1, work_ns=work_ns,
     )  # fmt: skip
 
 
@@ -122,7 +157,8 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if replicas < 2 or stages < 2 or not (kinds := recorded.list_firm()):
         return []
-    tested, logs = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=1), _measure_passes(recorded)
+    logs = _take_logs(recorded.measure_sizes(*kinds))
+    tested = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=1)
     p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
     excess = compare_with_others(logs, axis=1)
     centre = midmean(np.moveaxis(excess, 0, -1))
@@ -150,30 +186,41 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     Berger (1982), Technometrics 24, the intersection-union test.
     """
     num_steps, replicas, stages = recorded.shape
-    if stages < 2 or not (kinds := recorded.list_firm()):
+    if stages < 2:
         return []
-    tested = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=2)
-    alpha = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages)
-    p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
-    centre = midmean(np.moveaxis(compare_with_others(_measure_passes(recorded), axis=2), 0, -1))
+    alpha, least = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
+    compared = {kinds: _compare_stages(recorded, kinds) for kinds in _list_kinds(recorded)}
     found = []
-    uneven = (p_values <= alpha).all(axis=0) & (centre.min(axis=0) > _measure_least_excess(recorded))
-    for stage in np.flatnonzero(uneven).tolist():
-        more_ratio = float(np.exp(np.median(centre[:, stage]))) - 1
+    for stage in range(stages):
+        firm = recorded.list_firm(stage=stage)
+        kinds = _choose_kinds(compared, firm, (slice(None), stage), (least, alpha))
+        if kinds is None:
+            continue
+        more_ratio = float(np.exp(np.median(compared[kinds][0][:, stage]))) - 1
         found.append(PipelineCandidate(
-            kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, what="computation", more_ratio=more_ratio,
-            steps_count=num_steps, alone=replicas == 1, work_ns=even_out(recorded, stage),
+            kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, more_ratio=more_ratio, steps_count=num_steps,
+            what="computation" if len(kinds) > 1 else str(kinds[0]), alone=replicas == 1,
+            phase=None if len(kinds) > 1 else PHASES_OF[kinds[0]], work_ns=even_out(recorded, stage, firm),
         ))  # fmt: skip
     return found
 
 
-def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
+def _compare_stages(recorded: Recorded, kinds: tuple[Kind, ...]) -> tuple[FloatArray, FloatArray]:
+    """By how much stages exceed the other ones of their replica, and how probable that is by chance, ``[num_replicas,
+    num_stages]``."""
+    excess = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=2)
+    sizes = compare_with_others(_take_logs(recorded.measure_sizes(*kinds)), axis=2)
+    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(excess.shape[1:])
+    return midmean(np.moveaxis(sizes, 0, -1)), p_values
+
+
+def even_out(recorded: Recorded, stage: int | None, kinds: tuple[Kind, ...]) -> FloatArray:
     """Durations if a stage had as much to do as the others, which take over what it no longer does; None: if all
-    stages had equally much to do. What is not known of one of forward and backward is as of the other."""
-    graph, stages, firm = recorded.graph, recorded.shape[2], recorded.list_firm()
+    stages had equally much to do. A pass that is not among the kinds is taken to be as uneven as one that is."""
+    graph, stages = recorded.graph, recorded.shape[2]
     work_ns = graph.work_ns.copy()
-    for kind in PASSES if firm else ():
-        own_ns = recorded.measure_stages(kind if kind in firm else firm[0])
+    for kind in PASSES:
+        own_ns = recorded.measure_stages(kind if kind in kinds else kinds[0])
         if stage is None:
             target_ns = np.full(stages, own_ns.mean())
         else:

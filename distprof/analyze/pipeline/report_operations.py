@@ -162,7 +162,7 @@ def _list_what_ifs(recorded: Recorded, causes: Sequence[PipelineCause], whole_ns
     ]  # fmt: skip
     changes: list[tuple[str, FloatArray]] = []
     if recorded.shape[2] > 1:
-        changes.append(("stages even", even_out(recorded, None)))
+        changes.append(("stages even", even_out(recorded, None, PASSES)))
     found += [
         PipelineWhatIf(name="micro-batches even in every step", saved_ratio=cause.lost_ratio)
         for cause in causes if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES

@@ -107,15 +107,21 @@ class Recorded:
             return self.compare_work(*kinds)
         return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
 
-    def list_firm(self) -> tuple[Kind, ...]:
-        """Which of forward and backward workers are compared by: those whose shortest are like the next ones, on every
-        worker."""
+    def list_firm(self, replica: int | None = None, stage: int | None = None) -> tuple[Kind, ...]:
+        """Which of forward and backward some workers are compared by: those whose shortest are like the next ones on
+        all of them. That of others, which may be too long, makes nobody look slow.
+
+        Args:
+            replica: None: of all.
+            stage: None: all of them.
+        """
         if self.least is None:
             return PASSES
         whole, firm = np.zeros_like(self.unit), []
+        at = slice(None) if replica is None else replica, slice(None) if stage is None else stage
         for kind in PASSES:
             next_ns, least_ns = (
-                self._average_least(each, whole, (kind,)) for each in (self.least.next_ns, self.least.work_ns)
+                self._average_least(each, whole, (kind,))[0][at] for each in (self.least.next_ns, self.least.work_ns)
             )
             if (next_ns <= FIRM_FACTOR * least_ns).all():
                 firm.append(kind)

@@ -42,8 +42,8 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]
         if cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
             yield _describe(cause), cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
     recorded, whole_ns = judged.recorded, float(judged.recorded.step_ns.mean())
-    if recorded.shape[2] > 1:
-        saved_ns = recorded.list_costs(even_out(recorded, None))
+    if recorded.shape[2] > 1 and (kinds := recorded.list_firm()):
+        saved_ns = recorded.list_costs(even_out(recorded, None, kinds))
         yield "stages even", estimate(saved_ns, whole_ns)[1], "all stages have equally much to do, the same in all"
 
     if (more_ns := save_with_more_batches(recorded, MORE_BATCHES)) is not None and len(more_ns) >= FEW:

@@ -101,14 +101,16 @@ def _show_more(cause: PipelineCause) -> str:
 
 
 def _describe_stage(cause: PipelineCause, shape: PipelineShape) -> str:
+    passes = "" if cause.phase is None else f" in {clean_text(cause.phase)}"
     if cause.alone:
         rank = f" ({shape.rank_name})" if shape.rank_name else ""
         return (
-            f"stage {cause.stage}{rank} takes {show_ratio(cause.more_ratio)} longer than the other stages: it has more "
+            f"stage {cause.stage}{rank} takes {_show_more(cause)} the other stages{passes}: it has more "
             "to do, or its rank is slow, which a single replica does not tell"
         )
     where = "both replicas" if shape.num_replicas == 2 else f"all {shape.num_replicas:,} replicas"
-    return f"stage {cause.stage} has {show_ratio(cause.more_ratio)} more to do than the other stages, on {where}"
+    more = show_ratio(cause.more_ratio)
+    return f"stage {cause.stage} has {more} more to do than the other stages{passes}, on {where}"
 
 
 def _describe_sequences(cause: PipelineCause, shape: PipelineShape) -> str:
