@@ -71,7 +71,7 @@ class PipelineReport:
     notes: tuple[str, ...]
     """What is not known, and why."""
     judged: bool
-    """Whether causes were looked for; if not, a note says why."""
+    """Whether causes were looked for; if not, the verdict's reason says why."""
     replay_error_ratio: float | None
     """By how much the recorded steps, replayed without a change, differ from what they took: the median. Above 0.05
     there are no causes. None: nothing was replayed."""

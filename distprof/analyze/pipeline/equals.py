@@ -34,9 +34,9 @@ MORE_RATIO = 0.06
 def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     """Workers that take longer than the same stage of other replicas, beyond what all of their replica does."""
     num_steps, replicas, stages = recorded.shape
-    if replicas < 2:
+    if replicas < 2 or not (kinds := recorded.list_firm()):
         return []
-    excess, logs = _exceed_equals(_take_logs(recorded.compare_work(*PASSES))), _measure_passes(recorded)
+    excess, logs = _exceed_equals(_take_logs(recorded.compare_work(*kinds))), _measure_passes(recorded)
     centre = midmean(np.moveaxis(_exceed_equals(logs), 0, -1))
     alpha = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages)
     p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, stages)
@@ -72,7 +72,7 @@ def _measure_spread(excess: FloatArray) -> float:
 
 def _measure_passes(recorded: Recorded, *kinds: Kind) -> FloatArray:
     """The logarithm of a forward and a backward, or of some kinds, ``[num_steps, num_replicas, num_stages]``."""
-    return _take_logs(recorded.measure_sizes(*(kinds or PASSES)))
+    return _take_logs(recorded.measure_sizes(*(kinds or recorded.list_firm())))
 
 
 def _take_logs(work_ns: FloatArray) -> FloatArray:
@@ -102,13 +102,13 @@ def _measure_common(excess: FloatArray) -> FloatArray:
 def _describe_worker(recorded: Recorded, replica: int, stage: int, centre: float, num_steps: int) -> PipelineCandidate:
     graph = recorded.graph
     rows = (graph.operations.replica == replica) & (graph.operations.stage == stage)
-    work_ns, parts_ns = graph.work_ns.copy(), []
-    for kind in PASSES:
+    work_ns, parts_ns, kinds = graph.work_ns.copy(), [], recorded.list_firm()
+    for kind in kinds:
         own = rows & recorded.select(kind)
         excess = _exceed_equals(_measure_passes(recorded, kind))[:, replica, stage]
         work_ns[own] = recorded.shorten(own, recorded.spread(excess, own))
         parts_ns.append(float((graph.work_ns[own] - work_ns[own]).sum()))
-    what = [kind for kind, part_ns in zip(PASSES, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
+    what = [kind for kind, part_ns in zip(kinds, parts_ns, strict=True) if part_ns > PART_RATIO * sum(parts_ns)]
     return PipelineCandidate(
         kind=PipelineCauseKind.SLOW_WORKER, replica=replica, stage=stage, steps_count=num_steps, work_ns=work_ns,
         what=str(what[0]) if len(what) == 1 else "computation", phase=PHASES_OF[what[0]] if len(what) == 1 else None,
@@ -120,9 +120,9 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
     """Replicas of which every stage takes longer than the same stage of the others: by an intersection-union test, as
     in `detect_uneven_stages`."""
     num_steps, replicas, stages = recorded.shape
-    if replicas < 2 or stages < 2:
+    if replicas < 2 or stages < 2 or not (kinds := recorded.list_firm()):
         return []
-    tested, logs = compare_with_others(_take_logs(recorded.compare_work(*PASSES)), axis=1), _measure_passes(recorded)
+    tested, logs = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=1), _measure_passes(recorded)
     p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
     excess = compare_with_others(logs, axis=1)
     centre = midmean(np.moveaxis(excess, 0, -1))
@@ -150,9 +150,9 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     Berger (1982), Technometrics 24, the intersection-union test.
     """
     num_steps, replicas, stages = recorded.shape
-    if stages < 2:
+    if stages < 2 or not (kinds := recorded.list_firm()):
         return []
-    tested = compare_with_others(_take_logs(recorded.compare_work(*PASSES)), axis=2)
+    tested = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=2)
     alpha = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages)
     p_values = compute_p_values(tested.reshape(len(tested), -1)).reshape(replicas, stages)
     centre = midmean(np.moveaxis(compare_with_others(_measure_passes(recorded), axis=2), 0, -1))
@@ -169,11 +169,11 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
 
 def even_out(recorded: Recorded, stage: int | None) -> FloatArray:
     """Durations if a stage had as much to do as the others, which take over what it no longer does; None: if all
-    stages had equally much to do."""
-    graph, stages = recorded.graph, recorded.shape[2]
+    stages had equally much to do. What is not known of one of forward and backward is as of the other."""
+    graph, stages, firm = recorded.graph, recorded.shape[2], recorded.list_firm()
     work_ns = graph.work_ns.copy()
-    for kind in PASSES:
-        own_ns = recorded.measure_stages(kind)
+    for kind in PASSES if firm else ():
+        own_ns = recorded.measure_stages(kind if kind in firm else firm[0])
         if stage is None:
             target_ns = np.full(stages, own_ns.mean())
         else:

@@ -35,6 +35,8 @@ STEPS_OF_UNIT, MOST_UNITS = 4, 24
 FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
     detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
 )  # fmt: skip
+NEXT_RATIO = 0.02
+"""Share of a worker's operations whose longest must be like its shortest."""
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
 
@@ -88,23 +90,28 @@ def _measure_least(recorded: Recorded) -> LeastWork:
     num_steps = recorded.shape[0]
     units = min(max(num_steps // STEPS_OF_UNIT, FEW), MOST_UNITS, num_steps)
     unit = np.arange(num_steps) * units // num_steps
+    whole = np.zeros_like(unit)
     return LeastWork(
-        unit=unit, of_unit_ns=_take_shortest(recorded, unit), work_ns=_take_shortest(recorded, np.zeros_like(unit))
-    )
+        unit=unit, of_unit_ns=_take_shortest(recorded, unit, 0.0), work_ns=_take_shortest(recorded, whole, 0.0),
+        next_ns=_take_shortest(recorded, whole, NEXT_RATIO),
+    )  # fmt: skip
 
 
-def _take_shortest(recorded: Recorded, unit: IntArray) -> FloatArray:
-    """The shortest operation of a kind and chunk on a worker in some steps, for each of them; 0 of `Kind.OTHER`."""
+def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArray:
+    """The shortest operation of a kind and chunk on a worker in some steps, or a quantile of them, for each of them;
+    0 of `Kind.OTHER`."""
     found, workers = recorded.graph.operations, recorded.shape[1] * recorded.shape[2]
     rows = np.flatnonzero(found.kind != NUMBERS[Kind.OTHER])
     chunk = np.maximum(found.chunk[rows], 0)
     worker = unit[recorded.graph.step[rows]] * workers + recorded.worker[rows] % workers
     keys = (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk
-    _, same = np.unique(keys, return_inverse=True)
-    shortest_ns = np.full(int(same.max()) + 1, np.inf)
-    np.minimum.at(shortest_ns, same.reshape(-1), recorded.graph.work_ns[rows])
+    _, same, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    same = same.reshape(-1)
+    order = np.lexsort((recorded.graph.work_ns[rows], same))
+    first = np.cumsum(counts) - counts
+    chosen = rows[order[first + np.minimum(np.ceil(ratio * counts).astype(np.int64), counts - 1)]]
     work_ns = np.zeros(len(found))
-    work_ns[rows] = shortest_ns[same.reshape(-1)]
+    work_ns[rows] = recorded.graph.work_ns[chosen][same]
     return work_ns
 
 

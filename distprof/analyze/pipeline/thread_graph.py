@@ -19,7 +19,6 @@ from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.analyze.pipeline.step_frame import StepFrame
 from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.operations import NUMBERS, Kind, Operations
 from distprof.facts.run import FloatArray, IntArray
 from distprof.facts.trace import BoolArray
@@ -140,13 +139,16 @@ def _pack(
     held = passes[np.maximum(at, 0)]
     inside = (at >= 0) & (frame.slot[held] == waits.slot)
     inside &= begin_ns < operations.start_ns[held] + operations.duration_ns[held]
-    for row in np.unique(held[inside]).tolist():
-        these = np.flatnonzero(inside & (held == row))
-        these = these[np.argsort(begin_ns[these], kind="stable")]
-        last_ns = operations.start_ns[row] + operations.duration_ns[row]
-        lasting_ns = end_ns[these] - begin_ns[these]
-        end_ns[these] = last_ns - (lasting_ns.sum() - np.cumsum(lasting_ns))
-        begin_ns[these] = np.maximum(end_ns[these] - lasting_ns, last_ns - operations.waited_ns[row])
+    rows = np.flatnonzero(inside)
+    rows = rows[np.lexsort((begin_ns[rows], held[rows]))]
+    owner, lasting_ns = held[rows], end_ns[rows] - begin_ns[rows]
+    _, first, number = np.unique(owner, return_index=True, return_inverse=True)
+    after_ns = np.cumsum(lasting_ns) - lasting_ns
+    after_ns -= after_ns[first[number]] if len(rows) else 0.0  # of the waits before it in the same pass
+    whole_ns = np.bincount(number, weights=lasting_ns)[number] if len(rows) else lasting_ns
+    last_ns = operations.start_ns[owner] + operations.duration_ns[owner]
+    end_ns[rows] = last_ns - (whole_ns - after_ns - lasting_ns)
+    begin_ns[rows] = np.maximum(end_ns[rows] - lasting_ns, last_ns - operations.waited_ns[owner])
     return begin_ns, end_ns
 
 
@@ -223,14 +225,14 @@ def _join_transfers(
 
 def _take_usual(operations: PipelineOperations, transfers: IntArray, took_ns: FloatArray) -> FloatArray:
     """The median of what transfers of the same kind on the same rank took, where the rank waited; inf: never."""
-    usual_ns = np.full(len(transfers), np.inf)
     keys = operations.rank[transfers] * len(NUMBERS) + operations.kind[transfers]
-    for key in np.unique(keys).tolist():
-        rows = keys == key
-        known = took_ns[rows]
-        if np.isfinite(known).any():
-            usual_ns[rows] = float(fast_median(known[np.isfinite(known)], axis=0))
-    return usual_ns
+    _, same = np.unique(keys, return_inverse=True)
+    same = same.reshape(-1)
+    order = np.lexsort((took_ns, same))  # what is not known comes last
+    first = np.searchsorted(same[order], np.arange(int(same.max(initial=-1)) + 1))
+    known = np.bincount(same, weights=np.isfinite(took_ns), minlength=len(first)).astype(np.int64)
+    middle_ns = took_ns[order][first + np.maximum(known - 1, 0) // 2]
+    return np.asarray(np.where(known > 0, middle_ns, np.inf)[same])
 
 
 def _describe(

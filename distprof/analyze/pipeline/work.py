@@ -19,6 +19,9 @@ LEAST_NS = 1.0
 """Operations of no duration count as this long."""
 
 
+FIRM_FACTOR = 1.25
+
+
 class StepReplay(Protocol):
     """Whatever replays a graph with chosen durations."""
 
@@ -38,6 +41,9 @@ class LeastWork:
     """The shortest of those like it in these steps, ``[num_operations]``; 0 of `Kind.OTHER`."""
     work_ns: FloatArray
     """The same of all steps: where nearly all are disturbed, one is not."""
+    next_ns: FloatArray
+    """A low quantile of the same: where it is far from the shortest, all are disturbed, and the shortest tells
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,20 @@ class Recorded:
         if self.least is None:
             return self.compare_work(*kinds)
         return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
+
+    def list_firm(self) -> tuple[Kind, ...]:
+        """Which of forward and backward workers are compared by: those whose shortest are like the next ones, on every
+        worker."""
+        if self.least is None:
+            return PASSES
+        whole, firm = np.zeros_like(self.unit), []
+        for kind in PASSES:
+            next_ns, least_ns = (
+                self._average_least(each, whole, (kind,)) for each in (self.least.next_ns, self.least.work_ns)
+            )
+            if (next_ns <= FIRM_FACTOR * least_ns).all():
+                firm.append(kind)
+        return tuple(firm)
 
     def _average_least(self, least_ns: FloatArray, unit: IntArray, kinds: tuple[Kind, ...]) -> FloatArray:
         rows, (_, replicas, stages) = self.select(*kinds), self.shape

@@ -8,6 +8,7 @@ import numpy as np
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
@@ -51,13 +52,22 @@ def report_pipeline(
             *operations.failures,
             *([f"the schedule's own bubble is n/a: {unknown}"] if unknown else []),
             *([f"{missing} of {measured_steps.run.meta.world_size} ranks have no micro-batches"] if missing else []),
-            *([f"nobody is named or cleared: {judged}"] if isinstance(judged, str) else []),
+            *([] if isinstance(judged, str) else _note_disturbed(judged)),
         ),
         judged=not isinstance(judged, str),
         replay_error_ratio=None if isinstance(judged, str) else judged.error_ratio,
         replay_worst_error_ratio=None if isinstance(judged, str) else judged.worst_error_ratio,
         causes=() if isinstance(judged, str) else tuple(cause for _, cause in judged.causes),
     )
+
+
+def _note_disturbed(judged: JudgedPipeline) -> list[str]:
+    """What workers and stages are not compared by."""
+    firm = judged.recorded.list_firm()
+    return [
+        f"stages and workers are not compared by {kind}: on some rank something else disturbs nearly all of them"
+        for kind in PASSES if kind not in firm
+    ]  # fmt: skip
 
 
 def _measure_rank(operations: PipelineOperations, rank: int) -> PipelineRankReport | None:
