@@ -126,7 +126,7 @@ def draw_jobs(programs: Sequence[str], sizes: Sequence[float], runs: int, steps:
     in an order drawn by chance."""
     draws = np.random.default_rng(seed)
     found = []
-    for name in programs * runs:
+    for name in list(programs) * runs:
         program = PROGRAMS[name]
         for size_ratio in sizes:
             for place in PLACES:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks what-if``: is a job that is really run otherwise as fast as the report of the first one said?"""
+"""``python -m benchmarks what-if``: is a job that is really run otherwise as fast as the report said?"""
 
 from __future__ import annotations
 

@@ -212,6 +212,7 @@ def _join_transfers(
     usual_ns = _take_usual(operations, transfers, np.where(waited, took_ns, np.nan))
     took_ns = np.where(waited, took_ns, np.fmin(took_ns, usual_ns))
     other_ns = took_ns[np.searchsorted(transfers, partner)]
+    took_ns = np.where(waited | early, took_ns, np.fmin(took_ns, other_ns))  # asked for long after it had come
     took_ns = np.where(early, np.where(np.isfinite(other_ns), other_ns, 0.0), took_ns)
     work_ns[place[transfers]] = took_ns
     waits_for[place[transfers], 0] = event + issue[transfers]
