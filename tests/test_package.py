@@ -155,6 +155,17 @@ def test_every_requirement_is_pinned_within_its_range() -> None:
     assert wrong == []
 
 
+def test_the_releases_of_torch_that_are_tried_begin_with_the_lowest_promised_and_hold_the_one_pinned() -> None:
+    listed = subprocess.run(
+        ["bash", str(ROOT / "launch" / "test_torch.sh"), "--list"], capture_output=True, text=True, check=True
+    )
+    tried, pinned = [Version(line) for line in listed.stdout.split()], get_version(read_constraints()["torch"])
+    (bound,) = next(item for item in read_requirements() if item.name == "torch").specifier
+    assert bound.operator == ">=" and tried[0].release[:2] == Version(bound.version).release
+    assert tried == sorted(tried) and pinned in tried
+    assert f"Tested with torch {pinned} and the releases that" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_constraints_leave_the_build_of_torch_to_the_machine() -> None:
     versions = {name: get_version(pin) for name, pin in read_constraints().items()}
     assert not [name for name, version in versions.items() if version.local]

@@ -45,6 +45,7 @@ class VerbModule(Protocol):
 
 VERBS = {
     "report": Verb("distprof.cli.report", "report on run folders, sweeps, profiler traces and nsys captures"),
+    "watch": Verb("distprof.cli.watch.command", "show a job while it runs: verdict so far, ranks, step times"),
     "tables": Verb("distprof.cli.tables", "show the tables of nsys stats, by rank or merged"),
     "model": Verb("distprof.cli.model", "show the work and memory of a model's modules, without a job"),
     "window": Verb("distprof.cli.window", "record kernels of a running job, on all ranks at once"),

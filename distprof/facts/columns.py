@@ -42,6 +42,10 @@ ROW_FIELDS: tuple[str, ...] = (
     # between the step before and this one
     "between_count", "between_wait_host_ns", "between_after_host_ns",
     "between_data_host_ns", "evaluation_host_ns", "checkpoint_host_ns", "logging_host_ns",
+    # Python's garbage collector on the training thread, in own phases and between the step before and this one
+    "data_gc_host_ns", "forward_gc_host_ns", "backward_gc_host_ns",
+    "grad_norm_gc_host_ns", "optimizer_gc_host_ns", "other_gc_host_ns",
+    "between_data_gc_host_ns", "between_gc_host_ns",
     # the device clock: where the step begins on it, and a reading of it together with the host clock
     "begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns",
 )  # fmt: skip
@@ -51,6 +55,10 @@ window, which slows it down. ``between_count``: collectives issued between the s
 ``between_wait_host_ns``: how long the rank waited in them; ``between_after_host_ns``: from the end of the last of those
 waits to the begin of this step. ``between_data_host_ns`` is its own time there for getting the next batch, and
 a `Stretch` column its own time in such a stretch there, without the waits.
+
+``PHASE_gc_host_ns`` is the part of the phase in which Python collected garbage on the training thread, and
+``between_data_gc_host_ns`` and ``between_gc_host_ns`` that of the time for the next batch and of the remainder between
+steps; what is collected in a `Stretch` is part of that.
 
 Each rank has its own device clock, 0 at the begin of the first step that was timed on it: ``begin_device_ns`` is a time
 on it. When it showed ``anchor_device_ns``, the rank's host clock showed ``anchor_host_ns``, give or take

@@ -332,6 +332,12 @@ class Run:
         first = COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"]
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
+    def gc_ns(self) -> FloatArray:
+        """Time in Python's garbage collector inside each own phase, ns, host clock, ``[num_ranks, num_steps,
+        len(OWN_PHASES)]``."""
+        first = COLUMN[f"{OWN_PHASES[0]}_gc_host_ns"]
+        return self.rows[:, :, first : first + len(OWN_PHASES)]
+
     def measured(self) -> npt.NDArray[np.bool_]:
         """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow (unless all are) or window."""
         whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)

@@ -20,6 +20,7 @@ DANGEROUS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _TIME = ((1.0, "ns", 0), (1e3, "us", 1), (1e6, "ms", 1), (1e9, "s", 3))
+_AGE = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # a control sequence: colours, cursor
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # a control string: titles, links
@@ -38,6 +39,12 @@ def format_time(value_ns: float | None) -> str:
         if abs(number) < 1000 or unit == "s":
             break
     return f"{number:,.{digits}f} {unit}"
+
+
+def format_age(seconds: float) -> str:
+    """A time that people wait, roughly: ``31 s``, ``5 min``."""
+    scale, unit = next((scale, unit) for least, scale, unit in _AGE if seconds >= least)
+    return f"{seconds / scale:,.0f} {unit}"
 
 
 def format_excess(value_ns: float | None) -> str:

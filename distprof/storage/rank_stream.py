@@ -27,7 +27,7 @@ from distprof.storage.operation_records import OperationLines, StepOperations
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
 from distprof.storage.safe_open import require_own
-from distprof.storage.stream_part import SCHEMA, RankStream
+from distprof.storage.stream_part import SCHEMA, PartReader, RankStream
 
 
 def append_end(path: Path, ended: str, *, error: str) -> None:
@@ -199,4 +199,7 @@ def read_stream(path: Path, *, inside: int | None = None) -> RankStream:
         DataError: There is no readable header, or its major version is newer.
     """
     with open_parts(path, inside=inside) as files:
-        return join_parts(files)
+        readers = [PartReader(part) for part, _ in files]
+        for reader, (_, file) in zip(readers, files, strict=True):
+            reader.read(file)
+        return join_parts(readers)

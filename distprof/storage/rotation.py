@@ -22,7 +22,7 @@ from distprof.errors import DataError
 from distprof.facts.run import COLUMN
 from distprof.storage.record_lines import decode_line
 from distprof.storage.safe_open import open_file
-from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, RankStream, parse_part, read_part
+from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, PartReader, RankStream, parse_part
 
 _EARLIER, _NEXT = ".earlier.jsonl", ".next.jsonl"
 TRIES = 20
@@ -111,22 +111,23 @@ def _read_number(file: BinaryIO) -> int:
     return parse_part(header or {})[0]
 
 
-def join_parts(parts: Sequence[Part]) -> RankStream:
-    """Reads the files of one stream, the earlier first, as one.
+def join_parts(readers: Sequence[PartReader]) -> RankStream:
+    """What was read of the files of one stream, the earlier first, as one.
 
     Raises:
-        OSError: One cannot be read.
         DataError: The last has no readable header, or its major version is newer.
     """
-    last = read_part(*parts[-1])
-    if len(parts) == 1:
+    last = readers[-1].finish()
+    if len(readers) == 1:
         return _count_dropped(last)
     try:
-        first = read_part(*parts[0])
+        first = readers[0].finish()
     except DataError as error:
         return _count_dropped(replace(last, warnings=(*last.warnings, f"left out: {error}")))
     if (first.run_id, first.info.rank) != (last.run_id, last.info.rank):
-        return _count_dropped(replace(last, warnings=(*last.warnings, f"{parts[0][0].name}: of another run, left out")))
+        return _count_dropped(
+            replace(last, warnings=(*last.warnings, f"{readers[0].path.name}: of another run, left out"))
+        )
     there = np.isin(first.rows[:, COLUMN["step"]], last.rows[:, COLUMN["step"]])  # once stalled, and then finished
     return _count_dropped(
         replace(

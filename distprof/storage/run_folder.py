@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -131,8 +131,12 @@ def add_note(folder: Path, note: str) -> None:
     write_meta(folder, replace(meta, notes=(*meta.notes, note)))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, read: Callable[[Path, int], RankStream] | None = None) -> Run:
     """Reads a run folder: everything that can be trusted, with warnings about everything that cannot.
+
+    Args:
+        folder: The run folder.
+        read: Reads one rank's stream, given the descriptor of its folder. None: all of it.
 
     Raises:
         DataError: It is not a run folder, or files contradict each other.
@@ -141,21 +145,26 @@ def read_run(folder: Path) -> Run:
     unread: list[str] = []
     with _open_run(folder) as root:
         meta = _read_meta(folder / "run.json", root)
-        streams = _read_streams(folder / "ranks", root, meta, warnings, unread)
+        one = partial(_read_one, read=read or _read_all, meta=meta, warnings=warnings, unread=unread)
+        streams = _read_streams(folder / "ranks", root, one, warnings)
         modules, left_out = read_modules(folder, root, meta.run_id, sorted(streams))
     run = _assemble(meta, [streams[rank] for rank in sorted(streams)], [*warnings, *left_out])
     return replace(run, unread=tuple(unread), modules=tuple(modules))
 
 
+def _read_all(path: Path, inside: int) -> RankStream:
+    return read_stream(path, inside=inside)
+
+
 def _read_streams(
-    ranks: Path, root: int, meta: RunMeta, warnings: list[str], unread: list[str]
+    ranks: Path, root: int, read_one: Callable[[Path, int], RankStream | None], warnings: list[str]
 ) -> dict[int, RankStream]:
-    """The readable streams by rank; none if their folder is gone. Unreadable ones go to both lists."""
+    """The readable streams by rank; none if their folder is gone."""
     streams: dict[int, RankStream] = {}
     try:
         with open_folder(ranks, inside=root) as inside:
-            for name in _list_streams(inside, warnings):
-                stream = _read_one(ranks / name, inside, meta, warnings, unread)
+            for name in list_streams(inside, warnings):
+                stream = read_one(ranks / name, inside)
                 if stream is not None:
                     streams[stream.info.rank] = stream
     except FileNotFoundError:
@@ -171,7 +180,7 @@ def _name_owner(root: int) -> str:
     return f"it belongs to user {owner}: have them run `chmod -R a+rX` on the run folder, or report as that user"
 
 
-def _list_streams(inside: int, warnings: list[str]) -> list[str]:
+def list_streams(inside: int, warnings: list[str]) -> list[str]:
     """Names of the streams; the first few other files are named in warnings, and the rest are counted."""
     streams: set[str] = set()
     others: list[str] = []
@@ -192,9 +201,18 @@ def _list_streams(inside: int, warnings: list[str]) -> list[str]:
     return sorted(streams)
 
 
-def _read_one(path: Path, inside: int, meta: RunMeta, warnings: list[str], unread: list[str]) -> RankStream | None:
+def _read_one(
+    path: Path,
+    inside: int,
+    *,
+    read: Callable[[Path, int], RankStream],
+    meta: RunMeta,
+    warnings: list[str],
+    unread: list[str],
+) -> RankStream | None:
+    """One stream; None: it is unreadable, which goes to both lists, or of another run."""
     try:
-        stream = read_stream(path, inside=inside)
+        stream = read(path, inside)
     except (DataError, OSError) as error:
         reason = f"{error.strerror}: cannot be read, left out" if isinstance(error, OSError) else str(error)
         warnings.append(f"{path.name}: {reason.removeprefix(f'{path}: ')}")
@@ -268,6 +286,24 @@ def is_running(folder: Path) -> bool:
     except (OSError, DataError, ValueError, RecursionError):
         return False
     return not any(b'"type":"end"' in line.replace(b" ", b"") for line in last)
+
+
+def find_latest_run(path: Path) -> Path | None:
+    """The path itself if it is a run folder, else the run in it that started last, of those that run if any does.
+
+    None: there is none.
+    """
+    if (path / "run.json").exists():
+        return path
+    try:
+        folders = [entry for entry in path.iterdir() if (entry / "run.json").exists()]
+    except OSError:
+        return None
+    started: list[tuple[bool, str, Path]] = []
+    for folder in folders:
+        with contextlib.suppress(DataError):
+            started.append((is_running(folder), read_meta(folder).started_utc or "", folder))
+    return max(started)[2] if started else None
 
 
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:

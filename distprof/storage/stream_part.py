@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,6 +34,7 @@ SCHEMA_MAJOR, SCHEMA_MINOR = 1, 4
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
+_STEP_LINE = b'{"type":"step",'
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
@@ -60,38 +62,98 @@ class RankStream:
     """Rows in the files before this one. Of several read together, before the first."""
 
 
-def read_part(path: Path, file: BinaryIO) -> RankStream:
-    """Reads what is valid in one file so far; its writer may still be running.
+class PartReader:
+    """Reads one file of a stream, and later goes on where it stopped. Its writer may still be running."""
 
-    Args:
-        path: Names it in messages.
-        file: The same, open at its begin.
+    def __init__(self, path: Path) -> None:
+        """Has read nothing so far."""
+        self.path = path
+        """Names the file in messages."""
+        self._found = _Found()
+        self._offset = self._skipped = 0
+        self._unfinished = False
+        self._last_write: LastWrite | None = None
 
-    Raises:
-        OSError: It cannot be read.
-        DataError: There is no readable header, or its major version is newer.
-    """
-    found = _Found()
-    offset = 0
-    size = os.fstat(file.fileno()).st_size
-    while offset < size and (line := file.readline(min(MAX_LINE_BYTES, size - offset))):
-        record, found.offset = decode_line(line), offset
-        if record is None or not found.take(record):
-            found.damaged.append(offset)
-        offset += len(line)
-    last_write = None if found.end else look_at_writer(file.fileno(), found.header or {})
-    if last_write is not None and last_write.writer_lives and found.damaged[-1:] == [offset - len(line)]:
-        found.damaged.pop()  # the line is still being written
-    rows = found.finish()
-    if found.header is None:
-        raise DataError(f"{path}: no readable header: not a distprof rank stream, or damaged at its start")
-    return RankStream(
-        run_id=str(found.header.get("run_id")), info=_decode_info(path, found, last_write),
-        world_size=int(found.header["world_size"]), segments=found.segments, collectives=found.collectives.finish(),
-        device_collectives=found.collectives.finish_device(), rows=rows, warnings=found.warn(path.name),
-        operations=found.operations.finish(),
-        part=parse_part(found.header)[0], rows_before=parse_part(found.header)[1],
-    )  # fmt: skip
+    def read(self, file: BinaryIO, *, last_bytes: int | None = None) -> None:
+        """Reads the lines that are whole by now; one that is still being written waits for the next call.
+
+        Args:
+            file: The same at each call.
+            last_bytes: Steps further than this from the end are counted, but left out. None: every step is read.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        size = os.fstat(file.fileno()).st_size
+        first = 0 if last_bytes is None else size - last_bytes
+        file.seek(self._offset)
+        self._unfinished = False
+        while self._offset < size and (line := file.readline(min(MAX_LINE_BYTES, size - self._offset))):
+            if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                self._unfinished = True
+                break
+            if self._offset < first and line.startswith(_STEP_LINE):
+                self._skipped += 1
+            else:
+                self._found.read(line, self._offset)
+            self._offset += len(line)
+        self._look_at_writer(file)
+
+    def _look_at_writer(self, file: BinaryIO) -> None:
+        """A writer that is gone may have used the line that was reserved for its end, which has been passed."""
+        found = self._found
+        self._last_write = None if found.end else look_at_writer(file.fileno(), found.header or {})
+        if self._last_write is None or self._last_write.writer_lives or found.reserved_at is None:
+            return
+        file.seek(found.reserved_at)
+        record = decode_line(file.readline(MAX_LINE_BYTES))
+        if record is not None and record.get("type") == "end" and found.take(record):
+            self._last_write = None
+
+    def take_latest(self, steps: int) -> list[FloatArray]:
+        """The rows of the last so many steps, in the order written."""
+        return [row for row, _ in islice(reversed(self._found.rows.values()), steps)][::-1]
+
+    def read_info(self) -> RankInfo:
+        """Who the rank is, and how it ended if it has.
+
+        Raises:
+            DataError: As of `finish`.
+        """
+        if self._found.header is None:
+            raise DataError(f"{self.path}: no readable header: not a distprof rank stream, or damaged at its start")
+        return _decode_info(self.path, self._found, self._last_write)
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps it holds."""
+        return len(self._found.rows)
+
+    def keep_latest(self, steps: int) -> None:
+        """Forgets all steps but the last so many."""
+        if (more := self.num_steps - steps) > 0:
+            self._found.forget(list(self._found.rows)[:more])
+            self._skipped += more
+
+    def finish(self) -> RankStream:
+        """What has been read so far.
+
+        Raises:
+            DataError: There is no readable header, or its major version is newer.
+        """
+        found, last_write, info = self._found, self._last_write, self.read_info()
+        assert found.header is not None
+        rows, damaged = found.finish()
+        if self._unfinished and not (last_write is not None and last_write.writer_lives):
+            damaged.append(self._offset)
+        part, rows_before = parse_part(found.header)
+        return RankStream(
+            run_id=str(found.header.get("run_id")), info=info,
+            world_size=int(found.header["world_size"]), segments={**found.segments},
+            collectives=found.collectives.finish(), device_collectives=found.collectives.finish_device(), rows=rows,
+            warnings=found.warn(self.path.name, damaged), operations=found.operations.finish(), part=part,
+            rows_before=rows_before + self._skipped,
+        )  # fmt: skip
 
 
 def parse_part(header: Mapping[str, Any]) -> tuple[int, int]:
@@ -108,21 +170,31 @@ class _Found:
         self.end: dict[str, Any] = {}
         self.state: str | None = None  # where the rank stands, while no step follows
         self.stand: RankState | None = None
-        self.offset = 0
-        """Where the current record begins."""
-        self._rows: dict[int, tuple[FloatArray, int]] = {}
+        self.reserved_at: int | None = None
+        """Where the line is that its writer has reserved for an end."""
+        self._offset = 0  # where the current record begins
+        self.rows: dict[int, tuple[FloatArray, int]] = {}
+        """Rows by step, each with the place of its record."""
         self._pending: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
         self.collectives, self.operations = CollectiveReader(), OperationReader()
-        self.damaged: list[int] = []
+        self._damaged: list[int] = []
         self._fields: Fields | None = None
         self._unmatched = self._unread_operations = 0
+
+    def read(self, line: bytes, offset: int) -> None:
+        """Keeps what a line says, or that it is damaged."""
+        record, self._offset = decode_line(line), offset
+        if record is None or not self.take(record):
+            self._damaged.append(offset)
 
     def take(self, record: dict[str, Any]) -> bool:
         """Keeps a record; False: it is invalid."""
         kind = record.get("type")
         if kind == "header" and self.header is None:
             self.header, self._fields = record, read_fields(record)
+        elif kind == "reserve":
+            self.reserved_at = self._offset
         elif kind == "end":
             return self._take_end(record)
         elif kind == "state":
@@ -131,7 +203,7 @@ class _Found:
         elif kind == "pending" and self._fields is not None:
             row = self._fields.decode_row(record.get("row"))
             if row is not None:
-                self._pending[int(row[COLUMN["step"]])] = row, self.offset
+                self._pending[int(row[COLUMN["step"]])] = row, self._offset
             return row is not None
         elif kind == "group":
             return self.collectives.read_group(record)
@@ -156,9 +228,9 @@ class _Found:
     def _take_step(self, record: dict[str, Any], fields: Fields) -> bool:
         row = fields.decode_row(record.get("row"))
         step = -1 if row is None else int(row[COLUMN["step"]])
-        if row is None or step in self._rows:
+        if row is None or step in self.rows:
             return False
-        self._rows[step] = row, self.offset
+        self.rows[step] = row, self._offset
         self.state = self.stand = None
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
@@ -175,26 +247,35 @@ class _Found:
             self._unread_operations += 1
         return True
 
-    def finish(self) -> FloatArray:
-        """The rows of the valid steps; everything about invalid ones is dropped."""
-        self._rows |= {step: found for step, found in self._pending.items() if step not in self._rows}
-        if not self._rows:
-            return np.empty((0, ROW_WIDTH))
-        rows = np.stack([row for row, _ in self._rows.values()])
-        possible = mark_possible(rows)
-        lost = [step for step, kept in zip(self._rows, possible.tolist(), strict=True) if not kept]
-        self.damaged = sorted([*self.damaged, *(self._rows[step][1] for step in lost)])
-        for step in lost:
-            self.segments.pop(step, None)
-        self.collectives.forget(lost)
-        self.operations.forget(lost)
-        return rows[possible] if lost else rows
+    def forget(self, steps: Sequence[int]) -> None:
+        """Drops everything about these steps."""
+        for step in steps:
+            self.rows.pop(step, None)
+            self._pending.pop(step, None)
+        self._forget_details(steps)
 
-    def warn(self, name: str) -> tuple[str, ...]:
+    def _forget_details(self, steps: Sequence[int]) -> None:
+        for step in steps:
+            self.segments.pop(step, None)
+        self.collectives.forget(steps)
+        self.operations.forget(steps)
+
+    def finish(self) -> tuple[FloatArray, list[int]]:
+        """The rows of the valid steps, and where damaged records are; everything about invalid steps is dropped."""
+        found = self.rows | {step: item for step, item in self._pending.items() if step not in self.rows}
+        if not found:
+            return np.empty((0, ROW_WIDTH)), [*self._damaged]
+        rows = np.stack([row for row, _ in found.values()])
+        possible = mark_possible(rows)
+        lost = [step for step, kept in zip(found, possible.tolist(), strict=True) if not kept]
+        self._forget_details(lost)
+        return rows[possible] if lost else rows, sorted([*self._damaged, *(found[step][1] for step in lost)])
+
+    def warn(self, name: str, damaged: Sequence[int]) -> tuple[str, ...]:
         """Warnings about damage."""
         warnings = []
-        if self.damaged:
-            warnings.append(f"{name}: {len(self.damaged)} damaged records left out, first at byte {self.damaged[0]}")
+        if damaged:
+            warnings.append(f"{name}: {len(damaged)} damaged records left out, first at byte {damaged[0]}")
         if self._unmatched:
             warnings.append(f"{name}: collectives of {self._unmatched} steps left out: damaged, or their order is lost")
         if self._unread_operations:

@@ -21,7 +21,9 @@ from tests.attach.driver import PROGRAMS
 from tests.faults.forked import Started, fork_ranks
 
 RANKS, CULPRIT = 2, 1
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
+"""What ranks write when they have waited for 0.8 of it, they must have written when it ends: on a busy machine, two
+seconds are enough for that, and one second is not."""
 LIMIT_S = 60.0
 """However busy this machine is."""
 ATTACH = """\

@@ -116,3 +116,4 @@ def test_fault_49_very_many_are_reported_in_bounded_memory(event: str, count: in
     write_many(tmp_path / "t.json", count, event)
     done = report(tmp_path)  # within 1.5 GiB, of which the process itself reserves a third
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert ("250,000 steps" in done.stdout) == (event is STEP)

@@ -14,8 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
 import distprof
+from distprof.cli.parser import run_verb
 from distprof.profiler import open_session
 from distprof.profiler.job import agreement, early_watch
 from distprof.profiler.job.agreement import Rendezvous
@@ -127,7 +129,9 @@ def train_stages(world: World, folder: str) -> None:
     session.close()
 
 
-def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blames_nobody(tmp_path: Path) -> None:
+def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blames_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call_on_ranks(3, train_stages, str(tmp_path / "run"), tmp_path=tmp_path)
     run = read_run(tmp_path / "run")
     recorded = {info.rank: len(run.column("step")[row]) for row, info in enumerate(run.ranks) if row < 2}
@@ -137,21 +141,39 @@ def test_fault_44_a_pipeline_beside_a_rank_that_never_steps_is_recorded_and_blam
     assert report["coverage"]["ranks_missing"] == [2]  # and it is said
     assert (verdict["kind"], verdict["rank"]) == ("none", None)
     assert "point to point" in verdict["reason"]
+    run_verb(["report", str(tmp_path / "run")])
+    assert "rank 2 is missing: it recorded no step" in capsys.readouterr().out
 
 
-def train_again(world: World, folder: str, place: str, port: int | None) -> None:
+def train_again(world: World, folder: str, place: str, port: int | None, idle: bool) -> None:
+    make_group(world, place, port, 0)
     session = begin(folder)
+    assert isinstance(session, open_session.OwnSession)
     for turn in range(3):
         if turn:
-            dist.destroy_process_group()
-            left, url = Path(f"{place}{turn}.left"), f"file://{place}{turn}"
-            if port is not None:  # rank 1 must not take the store of before, which rank 0 serves, for the next one
-                url = f"tcp://127.0.0.1:{port}"
-                left.touch() if world.rank == 0 else wait_for(left)
-            dist.init_process_group("gloo", init_method=url, rank=world.rank, world_size=2)
+            make_group(world, place, port, turn)
+        elif idle:
+            while session._rendezvous._store is None:
+                time.sleep(0.01)
+            continue
         train()
     assert not session.closed
     session.close()
+
+
+def make_group(world: World, place: str, port: int | None, turn: int) -> None:
+    """Leaves the group that there is, and makes another one."""
+    dist.barrier()  # gloo may still be connecting
+    dist.destroy_process_group()
+    left, url = Path(f"{place}{turn}.left"), f"file://{place}{turn}"
+    if port is not None:  # rank 1 must not take the store of before, which rank 0 serves, for the next one
+        url = f"tcp://127.0.0.1:{port}"
+        left.touch() if world.rank == 0 else wait_for(left)
+    dist.init_process_group("gloo", init_method=url, rank=world.rank, world_size=2)
+    store = distributed_c10d._get_default_store()
+    assert port is None or not store.check(["used"]), "it serves what ranks of before have said"
+    dist.barrier()
+    store.set("used", "")
 
 
 def wait_for(path: Path) -> None:
@@ -159,11 +181,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("way", ["file", "port"])
+@pytest.mark.parametrize("way", ["file", "port", "idle"])
 def test_fault_45_groups_that_are_left_and_made_again_find_the_ranks_together(way: str, tmp_path: Path) -> None:
-    """By files, and twice on the same port, where nothing of distprof may keep the store of before open."""
-    port = find_ports(1)[0] if way == "port" else None
-    call_on_ranks(2, train_again, str(tmp_path / "run"), str(tmp_path / "again"), port, tmp_path=tmp_path)
+    """By files; on the same port, where nothing of distprof may keep the store of before open; and without a step as
+    long as there was the first of them, whose store is of no use to the others."""
+    port, idle = (None if way == "file" else find_ports(1)[0]), way == "idle"
+    call_on_ranks(2, train_again, str(tmp_path / "run"), str(tmp_path / "again"), port, idle, tmp_path=tmp_path)
     run = read_run(tmp_path / "run")
     assert [info.ended for info in run.ranks] == ["completed"] * 2
-    assert run.column("step").shape == (2, 3 * STEPS)
+    assert run.column("step").shape == (2, (3 - idle) * STEPS)

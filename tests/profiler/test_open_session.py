@@ -24,6 +24,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
 from distprof.profiler import open_session
+from distprof.profiler.job.agreement import NotAllHere
 from distprof.profiler.job.model_inspection import describe_strategy, infer_device, list_wrapped, name_strategies
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.session.recording import Recording
@@ -127,6 +128,7 @@ def test_every_key_of_conf_profile_is_an_option_with_its_default(monkeypatch: py
         ({"level": "fazes"}, "level='fazes': expected one of off, phases, kernels, modules"),
         ({"precision": "float32"}, "precision='float32': expected one of fp32, tf32, bf16, fp16, or None"),
         ({"shadow_evry": 3}, "shadow_evry: unknown key; did you mean 'shadow_every'?"),
+        ({"warmup": 1}, "warmup: unknown key; did you mean 'warmup_steps'?"),
         ({"shadow_every": 1}, "shadow_every=1: must be 2 or more, or 0 for never"),
         ({"window_s": 0}, "window_s=0.0: must be above 0 and finite"),
         ({"warmup_steps": -1}, "warmup_steps=-1: must be a whole number, 0 or more"),
@@ -227,6 +229,18 @@ def test_an_end_that_fails_is_said_and_reaches_nobody(
             dist.destroy_process_group()
     said = capfd.readouterr().err.splitlines()
     assert said == ["distprof: the end was not recorded: LookupError: a fault inside distprof"]
+
+
+def test_ranks_that_never_come_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    session = distprof.start("mine", **LONG)
+    assert isinstance(session, open_session.OwnSession)
+    session.find_steps()
+    session._hear_failure(NotAllHere([1, 3]))
+    session.close()
+    assert (
+        "distprof: nothing is recorded: rank(s) 1, 3 had no first step; waited for them in vain; no launcher started "
+        "this process, and ranks that it starts are not watched: use torchrun"
+    ) in capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("stays", [True, False])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
+from distprof.analyze.causes.garbage_collection import detect_garbage_collection
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
 from distprof.analyze.causes.occasional_work import detect_occasional_work
 from distprof.analyze.causes.periodic import detect_periodic_ranks
@@ -27,6 +28,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.report.wait_report import VerdictKind
 
 FINDERS: tuple[Finder, ...] = (
+    detect_garbage_collection,  # Python's collector stops one rank or another
     detect_unequal_data,  # ranks take longer because they have more tokens
     detect_slow_links,  # transfers take longer than over other links, or than before
     detect_occasional_work,  # a rank is far slower at what all ranks do now and then

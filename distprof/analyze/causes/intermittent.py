@@ -263,11 +263,12 @@ def _read_unseen(cycles: SyncCycles, unexplained: Unexplained) -> FloatArray:
     steps = np.flatnonzero(shadow[1:] & measured_steps.counted[:-1]) + 1
     if not len(steps) or cycles.clock is Clock.DEVICE or cycles.span > 1:
         return np.empty((len(cycles.positions), 0, len(OWN_PARTS)))
-    return take_parts(
+    phase_ns, _ = take_parts(
         measured_steps, cycles.clock, cycles.positions, steps, steps - 1,
         last=cycles.issued[-1] if cycles.issued else Phase.BACKWARD, tail_ns=None,
         between=read_between(measured_steps, cycles.positions, steps, steps - 1),
     )  # fmt: skip
+    return phase_ns
 
 
 def _combine_kind(clear: float, number: float, regular: float, num_ranks: int, *, alone: bool) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,8 +77,9 @@ def take_parts(
     last: Part,
     tail_ns: FloatArray | None,
     between: TimeBetween | None,
-) -> FloatArray:
-    """Own time by cycle and part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured.
+) -> tuple[FloatArray, tuple[Phase, ...]]:
+    """Own time by cycle and part, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured. And the phases that
+    are from the step before.
 
     What follows a step's last wait belongs to the next cycle; where the step before is unknown, the rank's median
     stands for it.
@@ -113,6 +115,28 @@ def take_parts(
         own_ns[...] = np.where(known, there_ns, np.median(own_ns, axis=1, keepdims=True))
     for part, part_ns in ({} if between is None else between.own_ns).items():
         taken[:, :, OWN_PARTS.index(part)] += part_ns
+    return taken, tuple(after)
+
+
+def take_collections(
+    measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, after: Sequence[Phase]
+) -> FloatArray:
+    """Time in Python's garbage collector by cycle and part, ns, as `take_parts`; 0 where that was not recorded.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        positions: Positions in ``Run.ranks``.
+        steps: Positions on axis 1 of ``Run.rows``.
+        after: The phases that are from the step before.
+    """
+    run = measured_steps.run
+    taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
+    collected_ns = np.nan_to_num(run.gc_ns())
+    for code, phase in enumerate(OWN_PHASES):
+        chosen = np.maximum(steps - 1, 0) if phase in after else steps
+        taken[:, :, code] = collected_ns[:, :, code][np.ix_(positions, chosen)]
+    for name, part in (("between_data_gc_host_ns", Phase.DATA), ("between_gc_host_ns", Stretch.BETWEEN)):
+        taken[:, :, OWN_PARTS.index(part)] += np.nan_to_num(run.column(name)[np.ix_(positions, steps)])
     return taken
 
 

@@ -65,6 +65,8 @@ class SyncCycles(IssuedCollectives):
     """When each rank left the wait before, less the median rank's, ``[num_ranks, num_cycles]``; 0: unknown."""
     phase_ns: FloatArray
     """Own time by part without waits, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; NaN: not measured."""
+    tail_phases: tuple[Phase, ...] = ()
+    """Of ``phase_ns``, those from the step before: they follow its last wait."""
     absent: BoolArray | None = None
     """Where a collective is missing from a cycle, ``[num_cycles, num_collectives]``. None: nowhere."""
     ahead: Ahead | None = None
@@ -228,12 +230,12 @@ def _from_collectives(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycl
     start_ns = first_arrival_ns - np.maximum(work_ns[:, :, 0], 0) - np.maximum(lead_ns, 0) - between.wait_ns
     start_ns -= lower_median(start_ns)
     np.maximum(work_ns, 0, out=work_ns)
+    phase_ns, tail_phases = take_parts(
+        measured_steps, clock, positions, steps, before, last=last, tail_ns=own_tail_ns, between=between
+    )
     cycles = SyncCycles(
         **issued, source="collectives", work_ns=work_ns, blocked_ns=blocked_ns, transfer_ns=transfer_ns,
-        start_ns=np.nan_to_num(start_ns), ahead=ahead,
-        phase_ns=take_parts(
-            measured_steps, clock, positions, steps, before, last=last, tail_ns=own_tail_ns, between=between
-        ),
+        start_ns=np.nan_to_num(start_ns), ahead=ahead, phase_ns=phase_ns, tail_phases=tail_phases,
     )  # fmt: skip
     return _lead_in(cycles, between, np.maximum(lead_ns, 0))
 
@@ -288,7 +290,7 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
         measured_steps.run.phase_ns(timing.clock)[np.ix_(positions, steps)][:, :, _WAIT_CODES].sum(axis=2) + waits_ns
     )
     blocked_ns += 0.0 if between is None else between.wait_ns
-    phase_ns = take_parts(
+    phase_ns, tail_phases = take_parts(
         measured_steps, timing.clock, positions, steps, before, last=Phase.BACKWARD, tail_ns=None, between=between
     )
     own_ns = phase_ns.sum(axis=2)
@@ -296,8 +298,9 @@ def _from_rows(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycles | No
     if not whole.any() or not blocked_ns[:, whole].any():
         return None
     return _make_from_waits(
-        timing.clock, positions, steps[whole], own_ns[:, whole], blocked_ns[:, whole], phase_ns[:, whole]
-    )
+        timing.clock, positions, steps[whole], own_ns[:, whole], blocked_ns[:, whole], phase_ns[:, whole],
+        tail_phases=tail_phases,
+    )  # fmt: skip
 
 
 def _from_rounds(measured_steps: MeasuredSteps, timing: Timing, rounds: Rounds) -> SyncCycles | None:
@@ -324,6 +327,7 @@ def _make_from_waits(
     blocked_ns: FloatArray,
     phase_ns: FloatArray,
     *,
+    tail_phases: tuple[Phase, ...] = (),
     span: int = 1,
 ) -> SyncCycles:
     """Cycles with one wait each; a transfer is what a rank waits for longer than for the last one."""
@@ -332,7 +336,7 @@ def _make_from_waits(
         source="rows", clock=clock, positions=positions, steps=steps, span=span,
         groups=((("default", np.arange(len(positions))),),), is_waited_on=np.array([True]),
         start_ns=np.zeros_like(own_ns), work_ns=own_ns[:, :, None], blocked_ns=blocked_ns[:, :, None],
-        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns,
+        transfer_ns=transfer_ns[:, :, None], phase_ns=phase_ns, tail_phases=tail_phases,
     )  # fmt: skip
 
 
@@ -346,9 +350,10 @@ def read_all_parts(measured_steps: MeasuredSteps, cycles: SyncCycles) -> tuple[I
     before = _list_predecessors(measured_steps, steps)
     between = read_between(measured_steps, cycles.positions, steps, before, cycles.clock)
     last = cycles.issued[-1] if cycles.issued else Phase.BACKWARD
-    return steps, take_parts(
+    phase_ns, _ = take_parts(
         measured_steps, cycles.clock, cycles.positions, steps, before, last=last, tail_ns=None, between=between
     )
+    return steps, phase_ns
 
 
 def _list_predecessors(measured_steps: MeasuredSteps, steps: IntArray) -> IntArray:

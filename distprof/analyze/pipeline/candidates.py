@@ -44,6 +44,9 @@ class PipelineCandidate:
     replica: int | None = None
     stage: int | None = None
     alone: bool = False
+    excess: FloatArray | None = None
+    """By unit: its midmean is what it takes longer, and the error of that counts in the interval of its cost. None: it
+    does not."""
     phase: Phase | None = None
     micro_batches: tuple[int, ...] = ()
     late_ns: float | None = None

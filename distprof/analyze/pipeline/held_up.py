@@ -107,7 +107,8 @@ def _describe_batches(
     return PipelineCandidate(
         kind=PipelineCauseKind.HELD_UP, replica=replica, stage=stage, what=str(kind), phase=PHASES_OF[kind],
         micro_batches=tuple(np.flatnonzero(late).tolist()), more_ratio=float(more_ns.mean()) / max(usual_ns, 1.0),
-        steps_count=len(own), late_ns=float(more_ns.sum()), work_ns=work_ns,
+        steps_count=len(own), late_ns=float(more_ns.sum()),
+        excess=excess_ns[:, replica, stage][:, late].sum(axis=1), work_ns=work_ns,
     )  # fmt: skip
 
 
@@ -134,5 +135,5 @@ def _describe_part(
     return PipelineCandidate(
         kind=PipelineCauseKind.HELD_UP, replica=replica, stage=stage, what=str(phase), phase=phase,
         more_ratio=more_ns / max(usual_ns, 1.0), steps_count=len(own_ns), late_ns=more_ns,
-        alone=recorded.shape[1] == 1, work_ns=work_ns,
+        alone=recorded.shape[1] == 1, excess=excess_ns[:, replica, stage], work_ns=work_ns,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from distprof.analyze.pipeline.slowdowns import list_slowdowns
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
-from distprof.analyze.stats.mean_interval import estimate
+from distprof.analyze.stats.mean_interval import estimate, spread_error
 from distprof.analyze.stats.statistics import FEW
 from distprof.facts.operations import Kind, Operations
 from distprof.facts.run import FloatArray
@@ -135,7 +135,10 @@ def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandid
 
 def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
     sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
-    lost_ns, lost_ratio = estimate(recorded.list_costs(candidate.work_ns), whole_ns, sets=sets)
+    saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
+    if candidate.excess is not None:
+        error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
+    lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,

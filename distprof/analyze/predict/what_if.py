@@ -86,6 +86,8 @@ def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidate
             return f"the link {' - '.join(item.hosts)} at normal speed"
         case VerdictKind.UNEQUAL_DATA:
             return "equal data on every rank"
+        case VerdictKind.GARBAGE_COLLECTION:
+            return "without collections of Python's garbage collector"
     return "without stalls" if rank is None else f"without rank {rank}'s stalls"
 
 

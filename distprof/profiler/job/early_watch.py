@@ -23,12 +23,14 @@ import torch.distributed as dist
 
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError
+from distprof.facts.stand import RankState
 from distprof.profiler.job.agreement import Rendezvous, clone_store
 from distprof.profiler.job.model_inspection import infer_device
 from distprof.profiler.job.run_files import JobPlan, describe_run
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
 from distprof.record.gather.step_writer import StepWriter
+from distprof.record.stalls.rank_state import add_progress, read_rank_state
 from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, read_timeout_s
 from distprof.record.step.recorder import Recorder
 from distprof.storage.rank_stream import StreamWriter
@@ -150,16 +152,22 @@ class EarlyWatch(threading.Thread):
     def _look(self, world: World, limit_s: float) -> None:
         waits = _has_waited(limit_s)
         if self._writer is None:
+            # On a busy machine, making the folder may take until the wait has timed out.
+            stand = self._read_stand(limit_s) if waits else None
             if waits and self._store.add(self._key("first"), 1) == 1:
                 self._make(world)
             if self._store.check([self._key("folder")]):
                 self._waited = waits
-                self._write(world, limit_s)
+                self._write(world, limit_s, stand)
         elif self._store.check([self._key("over")]):
             self._begin_again()
         elif self._waited and not waits:  # it came after all
             self._store.set(self._key("over"), "1")
             self._begin_again()
+
+    def _read_stand(self, limit_s: float) -> RankState:
+        recorder = self._find_recorder() or Recorder(phases=False)
+        return add_progress(read_rank_state(recorder, self._training, stalled_s=limit_s), recorder, read_ring())
 
     def _make(self, world: World) -> None:
         """Makes the folder, and publishes its path to the others."""
@@ -168,7 +176,7 @@ class EarlyWatch(threading.Thread):
         write_meta(folder, describe_run(world, self._plan, run_id))
         self._store.set(self._key("folder"), json.dumps([str(folder.absolute()), run_id]))
 
-    def _write(self, world: World, limit_s: float) -> None:
+    def _write(self, world: World, limit_s: float, stand: RankState | None) -> None:
         path, run_id = json.loads(self._store.get(self._key("folder")))
         if not Path(path, "ranks").is_dir():  # of another host
             self._closed.set()
@@ -180,7 +188,7 @@ class EarlyWatch(threading.Thread):
             recorder=self._find_recorder() or Recorder(phases=False), writer=stream, device=world.device,
             warn=self._print_line, thread=self._training,
         )  # fmt: skip
-        self._writer.save_state(limit_s)
+        self._writer.save_state(limit_s, stand=stand)
         if self._made:
             self._print_line(f"distprof: ranks wait for each other at their first steps: distprof report {path}")
 

@@ -40,6 +40,7 @@ from distprof.record.hosts.clock_sync import name_host
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import Peers, StallWatch, read_timeout_s
+from distprof.record.step.collector_watch import CollectorWatch
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
@@ -213,6 +214,10 @@ class Job:
         """Joins the others, now or on the gather thread, and makes the profiler; see `start_profiler`."""
         if not self._bystander:
             self._lefts.append(self._end_on_signal())
+            if self._context.phases:
+                collector = CollectorWatch(self._recorder)
+                collector.open()
+                self._lefts.append(collector.close)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:

@@ -232,7 +232,9 @@ class StepWriter:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
         self._interrupted = add_progress(read_rank_state(self._recorder, self._thread), self._recorder, read_ring())
 
-    def save_state(self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = ()) -> None:
+    def save_state(
+        self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = (), stand: RankState | None = None
+    ) -> None:
         """Writes finished steps and where the rank stands, in case it ends without another chance, and the ring.
 
         What is written first needs nothing from torch. A step that ends later, or a good end, makes it void. Steps that
@@ -241,11 +243,13 @@ class StepWriter:
         Args:
             stalled_s: How long no step has ended. None: another rank has died.
             stopped: Other ranks of the host whose processes are stopped.
+            stand: Where the rank stood before. None: where it stands now.
         """
         recorder = self._recorder
         why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
         text = f"{why}, {describe_position(recorder)}"
-        stand = dataclasses.replace(read_rank_state(recorder, self._thread, stalled_s=stalled_s), stopped=stopped)
+        stand = stand or read_rank_state(recorder, self._thread, stalled_s=stalled_s)
+        stand = dataclasses.replace(stand, stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take()

@@ -30,6 +30,8 @@ class BetweenRecord(NamedTuple):
     """From the end of the last wait to the begin of the step; everything, if there was no wait."""
     data_ns: int
     """Own time for getting batches, outside stretches."""
+    collected_ns: tuple[int, int]
+    """Of the remainder and of getting batches: time in Python's garbage collector."""
     stretches_ns: tuple[int, ...]
     """Own time in each stretch, in the order of `STRETCH_CODE`."""
 
@@ -37,8 +39,8 @@ class BetweenRecord(NamedTuple):
 class BetweenSteps:
     """The open time between two steps. Used by one thread at a time, like the recorder that it belongs to."""
 
-    __slots__ = ("_around", "_count", "_now", "_part", "_resumed_ns", "_since_ns", "_totals_ns", "_wait_ns", "_waiting",
-                 "on", "open", "stretches")  # fmt: skip
+    __slots__ = ("_around", "_collected_ns", "_count", "_now", "_part", "_resumed_ns", "_since_ns", "_totals_ns",
+                 "_wait_ns", "_waiting", "on", "open", "stretches")  # fmt: skip
 
     def __init__(self, now_ns: Callable[[], int], *, on: bool) -> None:
         """Closed: what comes before the first step is not measured.
@@ -56,6 +58,7 @@ class BetweenSteps:
         """The open stretches, outermost first, measured or not."""
         self._around: list[int] = []
         self._totals_ns = [0] * (2 + len(STRETCH_CODE))
+        self._collected_ns = [0, 0]
         self._part = _REST
         self._count = self._wait_ns = self._since_ns = self._resumed_ns = 0
         self._waiting = False
@@ -72,6 +75,7 @@ class BetweenSteps:
             return
         self._around.clear()
         self._totals_ns[:] = [0] * len(self._totals_ns)
+        self._collected_ns[:] = 0, 0
         self._part, self._count, self._wait_ns, self._waiting = _REST, 0, 0, False
         self._since_ns = self._resumed_ns = at_ns
         self.open = self.on
@@ -85,8 +89,9 @@ class BetweenSteps:
         if self._waiting:
             self._resumed_ns = at_ns
         return BetweenRecord(
-            self._count, self._wait_ns, at_ns - self._resumed_ns, self._totals_ns[DATA], tuple(self._totals_ns[2:])
-        )
+            self._count, self._wait_ns, at_ns - self._resumed_ns, self._totals_ns[DATA],
+            (self._collected_ns[_REST], self._collected_ns[DATA]), tuple(self._totals_ns[2:]),
+        )  # fmt: skip
 
     def forget(self) -> None:
         """Gives up measuring until the next step has ended: distprof itself needs the time, or makes ranks wait."""
@@ -104,6 +109,11 @@ class BetweenSteps:
     def count(self) -> None:
         """Counts a collective that is issued now."""
         self._count += self.open
+
+    def add_collection(self, duration_ns: int) -> None:
+        """Adds what Python's garbage collector has just taken, ns; in a stretch it is part of that."""
+        if self.open and not self._waiting and self._part in (_REST, DATA):
+            self._collected_ns[self._part] += duration_ns
 
     def wait(self) -> int:
         """Begins a wait in a collective; returns the time, host clock, ns, or 0: nothing is recorded."""

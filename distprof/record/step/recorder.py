@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
+from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.step.operation_log import OperationLog
@@ -66,6 +66,7 @@ class Recorder:
         """The open step, or the last one."""
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
         self._found_micro_steps = 0
+        self._collected_ns = [0] * len(PHASES)
         self._loss: Any = None
         self._grad_norm: Any = None
         self._stamping = False
@@ -130,8 +131,9 @@ class Recorder:
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
-            logged=operations if self.recording else None,
+            logged=operations if self.recording else None, collected_ns=self._collected_ns if self.recording else None,
         )  # fmt: skip
+        self._collected_ns = [0] * len(PHASES)
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
         self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
@@ -253,6 +255,13 @@ class Recorder:
         """The phase of the running segment. Any thread may ask."""
         timeline = self.timeline
         return ALL_REDUCE if self._tail is not None else timeline.codes[timeline.count - 1]
+
+    def add_collection(self, duration_ns: int) -> None:
+        """Adds what Python's garbage collector has just taken of the training thread, ns."""
+        if self.recording:
+            self._collected_ns[self.running_code] += duration_ns
+        else:
+            self.between.add_collection(duration_ns)
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Adds to the tokens and micro-steps of this step, as the training loop counts them."""

@@ -97,6 +97,8 @@ class StepRecord:
     position in the step. None: not measured in this step."""
     device_times: DeviceTimes | None = None
     """Collectives on the device clock, in the order of issue. None: not measured in this step."""
+    collected_ns: list[int] | None = None
+    """Time in Python's garbage collector by phase code, host clock. None: not recorded."""
     phase_device_ns: list[int] | None = None
     collectives: list[SeenCollective] | None = None
     """In the order of issue. None: not known, or not all of them."""

@@ -21,8 +21,8 @@ CAUSES = {
 }  # fmt: skip
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
-    VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEVEN_STAGE: "uneven stage",
-    VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
+    VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector",
+    VerdictKind.UNEVEN_STAGE: "uneven stage", VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
 FIX_ONLY, FIX_LAST = "fix only this", "fix last"

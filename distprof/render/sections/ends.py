@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distprof.facts.run import name_ranks
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.trace_rows import is_traced
-from distprof.render.units import NOT_MEASURED, clean_text
+from distprof.render.units import NOT_MEASURED, clean_text, format_age
 from distprof.report.report import RankReport, Report
 
 MAX_ALERTS = 12
@@ -23,7 +23,6 @@ _BY_ITSELF = {
     "the process ended inside a step": ("ended inside a step", "ended inside a step"),
 }  # fmt: skip
 """Ends that nobody else has made, by the error that is recorded; the wording for one rank, and for several."""
-_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 End = tuple[int, str, str]
 """Severity, 0 the worst; the wording for one rank, and for several."""
@@ -108,12 +107,7 @@ def _describe_writes(ranks: Sequence[RankReport]) -> str:
     if not known:
         return ""
     latest, quietest = min(known), max(known)
-    text = f", last written at {clean_text(latest[2], 40)}, {_format_age(latest[0])} before this report"
+    text = f", last written at {clean_text(latest[2], 40)}, {format_age(latest[0])} before this report"
     if quietest[0] - latest[0] > NOTABLE_S:
-        text += f" (rank {quietest[1]}: {_format_age(quietest[0])})"
+        text += f" (rank {quietest[1]}: {format_age(quietest[0])})"
     return text
-
-
-def _format_age(seconds: float) -> str:
-    scale, unit = next((scale, unit) for least, scale, unit in _UNITS if seconds >= least)
-    return f"{seconds / scale:,.0f} {unit}"

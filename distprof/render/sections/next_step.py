@@ -87,6 +87,11 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             return _advise_stage(report, verdict)
         case VerdictKind.SLOW_REPLICA:
             return "compare the lengths of that replica's sequences, and its hosts, with the others'"
+        case VerdictKind.GARBAGE_COLLECTION:
+            return (
+                "call gc.freeze() after the first steps, or gc.disable() and then gc.collect() on all ranks in the "
+                "same step, every few hundred steps"
+            )
         case VerdictKind.STALLS:
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"

@@ -122,6 +122,11 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
         return f"{start}: {reason}; with equal amounts steps would be {gain}"
+    if verdict.kind is VerdictKind.GARBAGE_COLLECTION:
+        often = "some" if verdict.held_ratio is None else format_ratio(verdict.held_ratio)
+        start = f"Python's garbage collector stops one rank or another in {often} of the steps, and the others wait"
+        gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+        return f"{start}; without collections steps would be {gain}"
     return _describe_nobody(report, verdict, verdict.lost_ratio, reason)
 
 

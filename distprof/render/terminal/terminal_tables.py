@@ -25,6 +25,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count"),
+    "watch_ranks": ("last step", "other", "grad_norm", "optimizer", "data", "all_gather", "all_reduce"),
     "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
     "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
@@ -157,12 +158,16 @@ def choose_fitting(tables: Iterator[Table], console: Console) -> Table:
 
 def print_parts(parts: Iterable[RenderableType], console: Console) -> None:
     """Prints parts one below the other. Characters that the console cannot encode are replaced."""
+    console.print(encode_parts(parts, console), end="")
+
+
+def encode_parts(parts: Iterable[RenderableType], console: Console) -> Segments:
+    """Parts one below the other, with a replacement for each character that the console cannot encode."""
     encoding = console.encoding
-    segments = [
+    return Segments(
         Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
         for segment in console.render(Group(*parts))
-    ]
-    console.print(Segments(segments), end="")
+    )
 
 
 def _measure(cell: RenderableType) -> int:

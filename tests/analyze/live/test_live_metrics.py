@@ -72,6 +72,26 @@ def test_details_come_every_few_steps_and_at_the_end_and_replace_nothing() -> No
     assert points.end() == {}
 
 
+def test_the_steps_of_a_window_and_the_one_that_counts_operations_are_in_no_chart() -> None:
+    """Steps 10 to 19 take ten times as long, and the first of them, which counts, longer still."""
+    steps = np.arange(120)
+    inside = (steps >= 10) & (steps < 20)
+    forward_ms = np.where(inside, np.where(steps == 10, 9000, 500), 50 + steps)
+    run = make_run(
+        num_steps=120, num_warmup=0, host_ns={"forward": forward_ms[None] * MS}, columns={"window": inside[None]}
+    )
+    points = LiveMetrics(run.meta, run.ranks)
+    told = [point for first in range(0, 120, 40) for point in points.add(run.rows[:, first : first + 40])]
+    assert [point["step"] for point in told] == steps[~inside].tolist()
+    for name in ("step/time_ms", "phase/forward/host_ms"):
+        assert [point[name] for point in told] == forward_ms[~inside].tolist(), name
+    (details,) = [point for point in told if "phase/forward/host_ms_max" in point]
+    usual_ms = forward_ms[~inside]
+    assert (details["step"], details["phase/forward/host_ms_max"]) == (109, float(usual_ms[:100].mean()))
+    assert points.end()["phase/forward/host_ms_max"] == float(usual_ms[100:].mean())
+    assert points.add(run.rows[:, inside]) == []
+
+
 def test_what_some_steps_lack_is_the_mean_of_the_others() -> None:
     """Before the first step of a job there is no time between steps."""
     run = make_run(columns={"checkpoint_host_ns": np.array([[np.nan, 4 * MS, 8 * MS, 0]])})

@@ -36,10 +36,10 @@ class Numbers(Dataset):
         return 64
 
     def __getitem__(self, index):
+        if case != "before" and index == LAST_STEP:
+            wait_for_watch()  # on a busy machine it may begin so late that the time-out comes first
         while case == "endless" and rank == 1 and index == LAST_STEP:
             pass
-        if case in ("stopped", "killed", "lock") and index == LAST_STEP:
-            wait_for_watch()  # a process that is gone within milliseconds of its first step tells nothing
         return torch.full((4,), float(index)), torch.zeros(1)
 
 

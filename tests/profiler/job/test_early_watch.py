@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,35 @@ def test_every_rank_writes_where_it_stands_and_deletes_it_when_the_wait_is_over(
     for watch, _ in ranks:
         watch.drop()  # the first step begins
     assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_stands_where_it_has_waited_not_where_it_is_once_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wait may time out while the folder is made, as on a busy machine."""
+    begun, timed_out = threading.Event(), threading.Event()
+
+    def wait_in_a_collective() -> None:
+        begun.set()
+        timed_out.wait()
+
+    def make_folder(plan: JobPlan) -> Path:
+        timed_out.set()
+        training.join()
+        return make(plan)
+
+    monkeypatch.setattr(early_watch, "_has_waited", lambda limit_s: True)
+    make = JobPlan.make_folder
+    monkeypatch.setattr(JobPlan, "make_folder", make_folder)
+    watch, world = make_rank(0, dist.HashStore(), tmp_path, [])  # type: ignore[attr-defined]
+    training = threading.Thread(target=wait_in_a_collective)
+    training.start()
+    begun.wait()
+    watch._training = training.ident or 0
+    watch._look(world, 8.0)
+    (folder,) = tmp_path.iterdir()
+    (stand,) = [info.stand for info in read_run(folder).ranks if info.rank == 0]
+    assert stand is not None and any("wait_in_a_collective" in frame for frame in stand.stack)
 
 
 def test_who_ends_without_a_step_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

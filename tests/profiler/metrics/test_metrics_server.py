@@ -172,6 +172,9 @@ def test_an_answer_that_cannot_be_made_costs_its_client_only() -> None:
 def test_fault_46_a_job_ends_whatever_the_clients_of_its_metrics_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with distprof.start("warm-up", run_dir=str(tmp_path / "warm-up"), find=False) as session, session.step():
+        pass  # what the end of a job imports is imported now
+    capsys.readouterr()
     with contextlib.ExitStack() as stack:
         with distprof.start("a", run_dir=str(tmp_path / "a"), metrics_port=0, find=False) as session:
             with session.step():
@@ -181,5 +184,5 @@ def test_fault_46_a_job_ends_whatever_the_clients_of_its_metrics_do(
             for client in clients[:10]:
                 client.sendall(b"GET /metrics HTTP/1.1\r\n")
             ended_s = time.monotonic()
-        assert time.monotonic() - ended_s < 30.0  # a busy machine takes its time, but no client is waited for
+        assert time.monotonic() - ended_s < 5.0
         assert all(is_left(client) for client in clients)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.ranks import call_on_ranks
 
 REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
 LATE_S = 0.2
+TOLD_WITHIN = timedelta(seconds=20)
+"""A rank that never begins to wait, because a block is not seen, is not waited for any longer."""
 
 
 def record_step(recorder: Recorder, work: Callable[[], Any]) -> tuple[StepRecord, list[SeenCollective]]:
@@ -78,7 +81,7 @@ def see_blocks(world: World) -> None:
         tensors = [torch.ones(8) for _ in range(3)]
         recorder.block = block.__name__
         if world.rank == 1:
-            distributed_c10d._get_default_store().wait([recorder.block])
+            distributed_c10d._get_default_store().wait([recorder.block], TOLD_WITHIN)
             late.wait(LATE_S)
         record, seen = record_step(recorder, lambda block=block, tensors=tensors: block(tensors))  # type: ignore[misc]
         (one,) = seen

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -313,6 +314,52 @@ def reduce_in_place(value: torch.Tensor) -> torch.Tensor:
 
 def test_what_a_user_issues_is_seen_once_and_put_back(tmp_path: Path) -> None:
     call_on_ranks(2, see_what_users_issue, tmp_path=tmp_path)
+
+
+def _gather_in_cpp(self: torch.Tensor, gather_dim: int, group: Any, tag: str = "") -> Any:
+    return CPP.all_gather_into_tensor(self, 1, functional._resolve_group_name(group, tag))
+
+
+def _scatter_in_cpp(self: torch.Tensor, reduction: str, scatter_dim: int, group: Any, tag: str = "") -> Any:
+    return CPP.reduce_scatter_tensor(self, reduction, 1, functional._resolve_group_name(group, tag))
+
+
+def _exchange_in_cpp(self: torch.Tensor, outputs: Any, inputs: Any, group: Any, tag: str = "") -> Any:
+    return CPP.all_to_all_single(self, outputs, inputs, functional._resolve_group_name(group, tag))
+
+
+CPP: Any = torch.ops._c10d_functional_autograd
+IN_CPP = {
+    "all_gather_tensor_autograd": (_gather_in_cpp, GATHER, (0,)),
+    "all_gather_single_autograd": (_gather_in_cpp, GATHER, (0,)),
+    "reduce_scatter_tensor_autograd": (_scatter_in_cpp, SCATTER, ("sum", 0)),
+    "reduce_scatter_single_autograd": (_scatter_in_cpp, SCATTER, ("sum", 0)),
+    "all_to_all_single_autograd": (_exchange_in_cpp, EXCHANGE, ([4], [4])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_CPP)
+def test_differentiable_ones_are_seen_where_torch_calls_no_plain_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before torch 2.13, which had the older of these names, and called C++ in them."""
+    function, kind, given = IN_CPP[name]
+    for other in IN_CPP:
+        monkeypatch.delattr(functional, other, raising=False)
+    monkeypatch.setattr(functional, name, function, raising=False)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    recorder = Recorder()
+    undo = watch_collectives(CollectiveWatch(recorder))
+
+    def call() -> None:
+        functional.wait_tensor(getattr(functional, name)(torch.ones(4), *given, dist.group.WORLD))
+
+    try:
+        _, seen = record_step(recorder, call)
+    finally:
+        undo()
+        dist.destroy_process_group()
+    assert [(KINDS[item.kind], item.size_bytes) for item in seen] == [(kind, 16)]
 
 
 def exchange(world: World) -> None:

@@ -74,7 +74,7 @@ def record_loop(world: World) -> None:
     undo()
     waited_ns = max(OPTIMIZER_NS) - OPTIMIZER_NS[world.rank] + max(EVALUATION_NS) - EVALUATION_NS[world.rank]
     expected = BetweenRecord(
-        issued=3, wait_ns=waited_ns + 2 * TRANSFER_NS + WORK_NS, after_ns=REST_NS, data_ns=0,
+        issued=3, wait_ns=waited_ns + 2 * TRANSFER_NS + WORK_NS, after_ns=REST_NS, data_ns=0, collected_ns=(0, 0),
         stretches_ns=(EVALUATION_NS[world.rank], 0, LOGGING_NS),
     )  # fmt: skip
     records = recorder.drain()

@@ -10,7 +10,6 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.live import lately
-from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.facts.run import COLUMN
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb import wandb_summary
@@ -173,14 +172,6 @@ def test_a_late_rank_is_bright_in_its_own_time_although_all_steps_are_equally_lo
     (name, image, caption), _ = draw_maps(found)
     assert name == "heat_map/own" and caption.startswith("own time, which is not spent waiting, by rank")
     assert [tuple(image[16 * rank, 0]) for rank in range(4)] == [RAMP[0], RAMP[0], RAMP[-1], RAMP[0]]
-
-
-def test_steps_of_a_window_are_in_no_chart() -> None:
-    window = np.array([[0, 0, 1, 1, 0]] * 2)
-    run = make_run(num_ranks=2, num_steps=5, num_warmup=0, columns={"window": window})
-    points = LiveMetrics(run.meta, run.ranks)
-    assert [point["step"] for point in points.add(run.rows)] == [0, 1, 4]
-    assert points.add(run.rows[:, 2:4]) == []
 
 
 def test_the_verdict_is_a_table_of_one_sentence() -> None:

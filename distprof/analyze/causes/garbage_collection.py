@@ -1,0 +1,69 @@
+"""How long Python's garbage collector stops ranks, and what the others wait for that.
+
+Each rank measures its own collections, so no test has to tell them from chance: all that was measured is taken out, and
+the replay says what it costs. Where a rank collects in a gap between two collectives is told by which gap grew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from distprof.analyze.causes.lateness import can_hold
+from distprof.analyze.cycles.cycle_parts import take_collections
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.statistics import fast_median
+from distprof.facts.run import OWN_PARTS, Clock, FloatArray
+from distprof.report.wait_report import Pattern, VerdictKind
+
+EVENT_RATIO = 0.001
+"""Share of the usual cycle; collections that take less of a rank's cycle are left where they are."""
+GROWN_RATIO = 0.5
+"""Of a collection: gaps that are longer than usual by so much show where it was."""
+
+
+def detect_garbage_collection(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """At most one candidate. On a device's clock it is not known which collections the device waits for."""
+    if cycles.clock is not Clock.HOST or cycles.span > 1:
+        return [], unexplained
+    taken_ns = take_collections(unexplained.measured_steps, cycles.positions, cycles.steps, cycles.tail_phases)
+    taken_ns = np.minimum(taken_ns, np.nan_to_num(unexplained.phase_ns))
+    events = taken_ns.sum(axis=2) > EVENT_RATIO * unexplained.usual_cycle_ns
+    taken_ns[~events] = 0.0
+    if taken_ns.sum(axis=(1, 2)).max() < MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * len(cycles.steps):
+        return [], unexplained
+    work_ns = {
+        row: _locate(cycles, row, taken_ns[row]) for row in np.flatnonzero(events.any(axis=1)).tolist()
+    }  # fmt: skip
+    left_ns = np.copy(unexplained.work_ns)
+    for row, gone_ns in work_ns.items():
+        left_ns[row] = np.maximum(left_ns[row] - gone_ns, 0)
+    acts = events.any(axis=0)
+    candidate = CandidateCause(
+        kind=VerdictKind.GARBAGE_COLLECTION, rows=np.empty(0, dtype=np.int64),
+        part=OWN_PARTS[int(taken_ns.sum(axis=(0, 1)).argmax())], acts=acts,
+        counterfactual=Counterfactual(work_ns=work_ns), pattern=None if acts.all() else Pattern.INTERMITTENT,
+        reason="each rank measured its own collections on its training thread",
+    )  # fmt: skip
+    return [candidate], dataclasses.replace(unexplained, phase_ns=unexplained.phase_ns - taken_ns, work_ns=left_ns)
+
+
+def _locate(cycles: SyncCycles, row: int, taken_ns: FloatArray) -> FloatArray:
+    """The collections of a rank, ``[num_cycles, len(OWN_PARTS)]``, shared out over the gaps, ``[num_cycles,
+    num_collectives]``: over those that grew by most of them and can hold the part, or else by how long these are."""
+    own_ns = cycles.work_ns[row]
+    grown_ns = np.maximum(own_ns - fast_median(own_ns, axis=0), 0)
+    found_ns = np.zeros_like(own_ns)
+    for part in np.flatnonzero(taken_ns.any(axis=0)).tolist():
+        at = np.flatnonzero(taken_ns[:, part])
+        inside = can_hold(cycles, OWN_PARTS[part])
+        part_ns, weights = taken_ns[at, part, None], grown_ns[at] * inside
+        grew = weights.sum(axis=1, keepdims=True) >= GROWN_RATIO * part_ns
+        weights = np.where(grew, weights, own_ns[at] * inside)
+        total_ns = weights.sum(axis=1, keepdims=True)
+        found_ns[at] += weights * np.divide(part_ns, total_ns, out=np.zeros_like(part_ns), where=total_ns > 0)
+    located_ns: FloatArray = np.minimum(found_ns, own_ns)
+    return located_ns

@@ -1,0 +1,1 @@
+"""The verb ``watch``: a job on a terminal while it runs."""
