@@ -41,8 +41,10 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     alpha, least = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages), _measure_least_excess(recorded)
     found = []
     compared = {kinds: _compare_workers(recorded, kinds) for kinds in _list_kinds(recorded)}
+    firm = recorded.mark_firm()
     for replica, stage in np.ndindex(replicas, stages):
-        kinds = _choose_kinds(compared, recorded.list_firm(replica, stage), (replica, stage), (least, alpha))
+        own = tuple(kind for kind in PASSES if firm[kind][replica, stage])
+        kinds = _choose_kinds(compared, own, (replica, stage), (least, alpha))
         if kinds is None:
             continue
         logs, centre, _ = compared[kinds]
@@ -191,11 +193,11 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
         return []
     alpha, least = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
     compared = {kinds: _compare_stages(recorded, kinds) for kinds in _list_kinds(recorded)}
-    live = recorded.least is not None
+    live, firm = recorded.least is not None, recorded.mark_firm()
     found = []
     for stage in range(stages):
-        firm = recorded.list_firm(stage=stage)
-        kinds = _choose_kinds(compared, firm, (slice(None), stage), (least, alpha))
+        own = tuple(kind for kind in PASSES if firm[kind][:, stage].all())
+        kinds = _choose_kinds(compared, own, (slice(None), stage), (least, alpha))
         if kinds is None:
             continue
         more_ratio = float(np.exp(np.median(compared[kinds][0][:, stage]))) - 1
@@ -203,7 +205,7 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
             kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, more_ratio=more_ratio, steps_count=num_steps,
             what="computation" if len(kinds) > 1 else str(kinds[0]), alone=replicas == 1,
             phase=None if len(kinds) > 1 else PHASES_OF[kinds[0]],
-            work_ns=_hasten(recorded, stage, kinds) if live and replicas == 1 else even_out(recorded, stage, firm),
+            work_ns=_hasten(recorded, stage, kinds) if live and replicas == 1 else even_out(recorded, stage, own),
         ))  # fmt: skip
     return found
 
