@@ -109,8 +109,8 @@ class Recorded:
         return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
 
     def mark_firm(self) -> Mapping[Kind, BoolArray]:
-        """Whether workers are compared by their forwards, and by their backwards: whether the shortest are like the next
-        ones, ``[num_replicas, num_stages]``. That of others, which may be too long, makes nobody look slow."""
+        """Whether workers are compared by their forwards, and by their backwards: where the shortest are like the next
+        ones, ``[num_replicas, num_stages]``. Those of others, if they are too long, make nobody look slow."""
         if self.least is None:
             return {kind: np.ones(self.shape[1:], dtype=bool) for kind in PASSES}
         whole = np.zeros_like(self.unit)
