@@ -41,8 +41,10 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     alpha, least = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages), _measure_least_excess(recorded)
     found = []
     compared = {kinds: _compare_workers(recorded, kinds) for kinds in _list_kinds(recorded)}
+    firm = recorded.mark_firm()
     for replica, stage in np.ndindex(replicas, stages):
-        kinds = _choose_kinds(compared, recorded.list_firm(replica, stage), (replica, stage), (least, alpha))
+        own = tuple(kind for kind in PASSES if firm[kind][replica, stage])
+        kinds = _choose_kinds(compared, own, (replica, stage), (least, alpha))
         if kinds is None:
             continue
         logs, centre, _ = compared[kinds]
@@ -73,9 +75,10 @@ def _choose_kinds(
         at: Replica, and stage.
         levels: Above which an excess, and below which a probability must be.
     """
-    for kinds, (*_, centre, p_values) in compared.items():
-        passes = np.min(centre[at]) > levels[0] and np.max(p_values[at]) <= levels[1] / len(compared)
-        if passes and set(kinds) <= set(firm):
+    larger = {kinds: bool(np.min(centre[at]) > levels[0]) for kinds, (*_, centre, _p) in compared.items()}
+    for kinds, (*_, p_values) in compared.items():
+        each = all(larger.get((kind,), True) for kind in kinds)
+        if larger[kinds] and each and np.max(p_values[at]) <= levels[1] / len(compared) and set(kinds) <= set(firm):
             return kinds
     return None
 
@@ -190,19 +193,32 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
         return []
     alpha, least = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
     compared = {kinds: _compare_stages(recorded, kinds) for kinds in _list_kinds(recorded)}
+    live, firm = recorded.least is not None, recorded.mark_firm()
     found = []
     for stage in range(stages):
-        firm = recorded.list_firm(stage=stage)
-        kinds = _choose_kinds(compared, firm, (slice(None), stage), (least, alpha))
+        own = tuple(kind for kind in PASSES if firm[kind][:, stage].all())
+        kinds = _choose_kinds(compared, own, (slice(None), stage), (least, alpha))
         if kinds is None:
             continue
         more_ratio = float(np.exp(np.median(compared[kinds][0][:, stage]))) - 1
         found.append(PipelineCandidate(
             kind=PipelineCauseKind.UNEVEN_STAGE, stage=stage, more_ratio=more_ratio, steps_count=num_steps,
             what="computation" if len(kinds) > 1 else str(kinds[0]), alone=replicas == 1,
-            phase=None if len(kinds) > 1 else PHASES_OF[kinds[0]], work_ns=even_out(recorded, stage, firm),
+            phase=None if len(kinds) > 1 else PHASES_OF[kinds[0]],
+            work_ns=_hasten(recorded, stage, kinds) if live and replicas == 1 else even_out(recorded, stage, own),
         ))  # fmt: skip
     return found
+
+
+def _hasten(recorded: Recorded, stage: int, kinds: tuple[Kind, ...]) -> FloatArray:
+    """Durations if a stage that may have more to do, or be slow, took as long as the others."""
+    work_ns = recorded.graph.work_ns.copy()
+    for kind in kinds:
+        rows = recorded.select(kind) & (recorded.graph.operations.stage == stage)
+        own_ns = recorded.measure_stages(kind)
+        more = float(np.log(max(own_ns[stage], LEAST_NS) / max(float(median_of_others(own_ns, stage)), LEAST_NS)))
+        work_ns[rows] = recorded.shorten(rows, np.full(int(rows.sum()), max(more, 0.0)))
+    return work_ns
 
 
 def _compare_stages(recorded: Recorded, kinds: tuple[Kind, ...]) -> tuple[FloatArray, FloatArray]:

@@ -13,7 +13,7 @@ from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import COLUMN, FloatArray, IntArray
 from distprof.facts.trace import BoolArray
 
-MOST_OPERATIONS = 2_000_000
+MOST_OPERATIONS = 1_000_000
 """Of more than so many, some steps are replayed, evenly spread over the run."""
 
 

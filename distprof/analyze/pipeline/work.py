@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,25 +108,23 @@ class Recorded:
             return self.compare_work(*kinds)
         return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
 
-    def list_firm(self, replica: int | None = None, stage: int | None = None) -> tuple[Kind, ...]:
-        """Which of forward and backward some workers are compared by: those whose shortest are like the next ones on
-        all of them. That of others, which may be too long, makes nobody look slow.
-
-        Args:
-            replica: None: of all.
-            stage: None: all of them.
-        """
+    def mark_firm(self) -> Mapping[Kind, BoolArray]:
+        """Whether workers are compared by their forwards, and by their backwards: where the shortest are like the next
+        ones, ``[num_replicas, num_stages]``. Those of others, if they are too long, make nobody look slow."""
         if self.least is None:
-            return PASSES
-        whole, firm = np.zeros_like(self.unit), []
-        at = slice(None) if replica is None else replica, slice(None) if stage is None else stage
-        for kind in PASSES:
-            next_ns, least_ns = (
-                self._average_least(each, whole, (kind,))[0][at] for each in (self.least.next_ns, self.least.work_ns)
+            return {kind: np.ones(self.shape[1:], dtype=bool) for kind in PASSES}
+        whole = np.zeros_like(self.unit)
+        return {
+            kind: np.asarray(
+                self._average_least(self.least.next_ns, whole, (kind,))[0]
+                <= FIRM_FACTOR * self._average_least(self.least.work_ns, whole, (kind,))[0]
             )
-            if (next_ns <= FIRM_FACTOR * least_ns).all():
-                firm.append(kind)
-        return tuple(firm)
+            for kind in PASSES
+        }
+
+    def list_firm(self) -> tuple[Kind, ...]:
+        """By which of forward and backward all workers are compared."""
+        return tuple(kind for kind, firm in self.mark_firm().items() if firm.all())
 
     def _average_least(self, least_ns: FloatArray, unit: IntArray, kinds: tuple[Kind, ...]) -> FloatArray:
         rows, (_, replicas, stages) = self.select(*kinds), self.shape

@@ -39,7 +39,7 @@ def list_pipeline_what_ifs(
 
 def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]:
     for _, cause in judged.causes:
-        if cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
+        if cause.alone or cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
             yield _describe(cause), cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
     recorded, whole_ns = judged.recorded, float(judged.recorded.step_ns.mean())
     if recorded.shape[2] > 1 and (kinds := recorded.list_firm()):
@@ -52,6 +52,8 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]
 
 
 def _describe(cause: PipelineCause) -> str:
+    if cause.kind is PipelineCauseKind.UNEVEN_STAGE:
+        return f"stage {cause.stage} as quick as the others"
     if cause.rank is not None:
         return f"rank {cause.rank} at normal speed"
     if cause.kind is PipelineCauseKind.SLOW_LINK:

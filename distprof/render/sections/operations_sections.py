@@ -36,7 +36,7 @@ def describe_pipeline(report: OperationsReport) -> str:
     cause, *others = report.causes
     told = describe_pipeline_cause(cause, PipelineShape(
         num_replicas=report.num_replicas, num_stages=report.num_stages, num_steps=report.num_steps,
-        num_batches=round(report.micro_batches), rank_name=_name_worker(cause),
+        num_batches=round(report.micro_batches), is_live=False, rank_name=_name_worker(cause),
     ))  # fmt: skip
     if not others:
         return told

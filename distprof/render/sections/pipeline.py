@@ -32,7 +32,7 @@ def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
     cause = pipeline.causes[at]
     return describe_pipeline_cause(cause, PipelineShape(
         num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,
-        num_batches=pipeline.micro_batches, rank_name=_name_rank(report, pipeline, cause),
+        num_batches=pipeline.micro_batches, is_live=True, rank_name=_name_rank(report, pipeline, cause),
     ))  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class PipelineShape:
     num_stages: int
     num_steps: int
     num_batches: int | None
+    is_live: bool
     rank_name: str | None
     """Of the cause's rank, with its coordinates. None: it is about no rank, or not recorded."""
 
@@ -39,7 +40,8 @@ class PipelineShape:
 def describe_pipeline_cause(cause: PipelineCause, shape: PipelineShape) -> str:
     """What is the matter, and what it costs."""
     gain = show_share(cause.lost_ratio, "shorter")
-    return f"{_describe(cause, shape)}; {WITHOUT.get(cause.kind, 'without that')} steps would be {gain}"
+    without = "as quick as they are," if cause.alone and shape.is_live else WITHOUT.get(cause.kind, "without that")
+    return f"{_describe(cause, shape)}; {without} steps would be {gain}"
 
 
 def show_ratio(ratio: float | None) -> str:
