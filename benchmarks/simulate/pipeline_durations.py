@@ -23,7 +23,7 @@ LAUNCH_NS = 0.2e6
 PASSES = (Kind.FORWARD, Kind.BACKWARD)
 
 
-class PipelineRow(NamedTuple):
+class OperationRow(NamedTuple):
     """A row of the table."""
 
     replica: int

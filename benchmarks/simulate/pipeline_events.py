@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from benchmarks.simulate.pipeline_durations import Durations, PipelineRow
+from benchmarks.simulate.pipeline_durations import Durations, OperationRow
 from distprof.facts.operations import Kind
 
 Program = list[tuple[bool, int]]
@@ -21,7 +21,7 @@ Message = tuple[int, int, bool, int]
 
 
 def play_events(
-    durations: Durations, programs: list[Program], rows: list[PipelineRow], at: tuple[int, int]
+    durations: Durations, programs: list[Program], rows: list[OperationRow], at: tuple[int, int]
 ) -> list[float]:
     """Plays forwards and backwards; returns when each stage is done."""
     replica = _Replica(durations, programs, rows, at)
@@ -35,7 +35,7 @@ class _Replica:
     """The state of one replica in one step."""
 
     def __init__(
-        self, durations: Durations, programs: list[Program], rows: list[PipelineRow], at: tuple[int, int]
+        self, durations: Durations, programs: list[Program], rows: list[OperationRow], at: tuple[int, int]
     ) -> None:
         self._durations, self._programs, self._rows, self._at = durations, programs, rows, at
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -124,5 +124,5 @@ class _Replica:
         step, replica = self._at
         passes = kind in (Kind.FORWARD, Kind.BACKWARD)
         self._rows.append(
-            PipelineRow(replica, stage, step, kind, start_ns, end_ns - start_ns, batch, batch if passes else -1)
+            OperationRow(replica, stage, step, kind, start_ns, end_ns - start_ns, batch, batch if passes else -1)
         )

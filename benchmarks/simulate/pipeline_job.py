@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.simulate.pipeline_durations import Durations, PipelineRow, draw_durations
+from benchmarks.simulate.pipeline_durations import Durations, OperationRow, draw_durations
 from benchmarks.simulate.pipeline_events import play_events
 from distprof.facts.operations import NUMBERS, Kind, Operations
 from distprof.facts.run import FloatArray
@@ -64,7 +64,7 @@ class PipelineJob:
 def make_operations(job: PipelineJob) -> Operations:
     """The table of a job."""
     durations = draw_durations(job)
-    rows: list[PipelineRow] = []
+    rows: list[OperationRow] = []
     for step in range(job.steps):
         play = _play_replica if job.rules == "simple" else play_events
         programs = [list_program(job, stage) for stage in range(job.stages)]
@@ -100,7 +100,7 @@ def list_program(job: PipelineJob, stage: int) -> list[tuple[bool, int]]:
 
 
 def _play_replica(
-    durations: Durations, programs: list[list[tuple[bool, int]]], rows: list[PipelineRow], at: tuple[int, int]
+    durations: Durations, programs: list[list[tuple[bool, int]]], rows: list[OperationRow], at: tuple[int, int]
 ) -> list[float]:
     """Plays forwards and backwards; returns when each stage is done."""
     (step, replica), stages = at, len(programs)
@@ -118,7 +118,7 @@ def _play_replica(
                                             sent_ns[source, forward, batch], clock_ns[stage])  # fmt: skip
                 took_ns = float(durations.compute_ns[step, replica, stage, int(not forward), batch])
                 kind = Kind.FORWARD if forward else Kind.BACKWARD
-                rows.append(PipelineRow(replica, stage, step, kind, clock_ns[stage], took_ns, batch, batch))
+                rows.append(OperationRow(replica, stage, step, kind, clock_ns[stage], took_ns, batch, batch))
                 clock_ns[stage] += took_ns
                 sent_ns[stage, forward, batch] = clock_ns[stage]
                 done[stage] += 1
@@ -126,7 +126,7 @@ def _play_replica(
 
 
 def _move(
-    durations: Durations, rows: list[PipelineRow], what: tuple[int, int, int, int, bool, int], sent_ns: float,
+    durations: Durations, rows: list[OperationRow], what: tuple[int, int, int, int, bool, int], sent_ns: float,
     posted_ns: float,
 ) -> float:  # fmt: skip
     """Sends and receives; returns when it has arrived."""
@@ -134,19 +134,19 @@ def _move(
     took_ns = float(durations.transfer_ns[step, replica, min(source, target), int(not forward), batch])
     end_ns = max(sent_ns, posted_ns) + took_ns
     send, receive = (Kind.FORWARD_SEND, Kind.FORWARD_RECV) if forward else (Kind.BACKWARD_SEND, Kind.BACKWARD_RECV)
-    rows.append(PipelineRow(replica, source, step, send, sent_ns, end_ns - sent_ns, batch, -1))
-    rows.append(PipelineRow(replica, target, step, receive, posted_ns, end_ns - posted_ns, batch, -1))
+    rows.append(OperationRow(replica, source, step, send, sent_ns, end_ns - sent_ns, batch, -1))
+    rows.append(OperationRow(replica, target, step, receive, posted_ns, end_ns - posted_ns, batch, -1))
     return end_ns
 
 
-def _play_end(job: PipelineJob, durations: Durations, rows: list[PipelineRow], step: int, done_ns: FloatArray) -> None:
+def _play_end(job: PipelineJob, durations: Durations, rows: list[OperationRow], step: int, done_ns: FloatArray) -> None:
     """Collections, gradients, their norm and the optimizer."""
     ready_ns = done_ns.copy()
     for replica, stage in np.ndindex(*done_ns.shape):
         worker = 0 if job.collect_together else replica * job.stages + stage
         turn = job.collect_every and (step + worker) % job.collect_every == 0
         took_ns = job.collect_ns if turn else 0.0
-        rows.append(PipelineRow(replica, stage, step, Kind.GC, float(ready_ns[replica, stage]), took_ns, 0, -1))
+        rows.append(OperationRow(replica, stage, step, Kind.GC, float(ready_ns[replica, stage]), took_ns, 0, -1))
         ready_ns[replica, stage] += took_ns
     for index, (kind, axis) in enumerate(((Kind.GRADS, 0), (Kind.CLIP, None))):
         took_ns = float(durations.joint_ns[step, index])
@@ -154,8 +154,8 @@ def _play_end(job: PipelineJob, durations: Durations, rows: list[PipelineRow], s
         for replica, stage in np.ndindex(*ready_ns.shape):
             start_ns = float(ready_ns[replica, stage])
             joined_ns = float(end_ns[replica, stage]) - start_ns
-            rows.append(PipelineRow(replica, stage, step, kind, start_ns, joined_ns, 0, -1))
+            rows.append(OperationRow(replica, stage, step, kind, start_ns, joined_ns, 0, -1))
         ready_ns = end_ns.copy()
     for replica, stage in np.ndindex(*ready_ns.shape):
         took_ns = float(durations.optimizer_ns[step, replica, stage])
-        rows.append(PipelineRow(replica, stage, step, Kind.OPTIMIZER, float(ready_ns[replica, stage]), took_ns, 0, -1))
+        rows.append(OperationRow(replica, stage, step, Kind.OPTIMIZER, float(ready_ns[replica, stage]), took_ns, 0, -1))
