@@ -9,6 +9,7 @@ from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
+from benchmarks.compare_runs import add_compare, run_compare
 from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
 from benchmarks.links.links_command import add_links, run_links
@@ -28,6 +29,7 @@ RUNNERS = {
     "live": run_live,
     "parallel": run_parallel,
     "what-if": run_what_if,
+    "compare": run_compare,
     "links": run_links,
     "after-delay": run_after_delay,
     "device": run_device,
@@ -53,6 +55,7 @@ def main(arguments: list[str]) -> int:
     add_live(subjects)
     add_parallel(subjects)
     add_what_if(subjects)
+    add_compare(subjects)
     add_links(subjects)
     add_after_delay(subjects)
     add_device(subjects)

@@ -6,6 +6,8 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_PARTIAL = 3
+EXIT_WORSE, EXIT_INCONCLUSIVE = 4, 5
+"""Of a comparison with a limit."""
 
 
 class DistprofError(Exception):

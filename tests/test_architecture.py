@@ -31,7 +31,7 @@ ROOMS: tuple[str, ...] = (
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": (
         "stats", "clocks", "cycles", "replay", "links traces/findings pipeline", "traces summary predict", "causes",
-        "live", ".",
+        "live compare", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
     "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),

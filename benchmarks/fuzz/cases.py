@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fuzz.baselines import make_baseline_case
 from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
 from benchmarks.fuzz.kineto import make_kineto_case, make_sound_trace
 from benchmarks.fuzz.modules import make_module_case
@@ -17,7 +18,7 @@ from benchmarks.fuzz.tops import make_top_case
 from distprof.traces.tables.projection import PROJECTIONS
 from distprof.traces.tables.six_tables import TABLES
 
-KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "operations", "tops")
+KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "operations", "tops", "baselines")
 TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
@@ -40,6 +41,10 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
     if kind == "tops":
         whole, changes = make_top_case(folder, draws)
         return Case(kind=kind, arguments=tuple(whole), told=tuple(changes))
+    if kind == "baselines":
+        changes = make_baseline_case(folder, draws)
+        more = draws.choice((["--details"], [], ["--html", "out.html", "--markdown", "out.md"]))
+        return Case(kind=kind, arguments=("compare", "run", "--baseline", "main", *more), told=tuple(changes))
     if kind == "operations":
         name, changes = make_operations_case(folder, draws)
         more = draws.choice((["--details"], []))

@@ -12,6 +12,7 @@ from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
 from distprof.analyze.causes.pipeline_verdict import choose_pipeline_verdict, report_pipeline_causes
 from distprof.analyze.causes.stalls import list_stalls
+from distprof.analyze.causes.unequal_experts import find_unequal_experts
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
@@ -72,6 +73,7 @@ def analyze(run: Run) -> Report:
         from distprof.analyze.causes.slow_module import find_slow_module
 
         verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
+    verdict = dataclasses.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short else cycles

@@ -56,31 +56,35 @@ def add_width(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def require_folder(path: Path | None) -> None:
-    """Refuses, before measuring, a ``--json FILE`` that could not be written afterwards.
+def require_folder(path: Path | None, option: str = "--json") -> None:
+    """Refuses, before measuring, a file of an option that could not be written afterwards.
 
     Raises:
         UsageError: Its folder does not exist.
     """
     if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"--json {path}: no such folder: create it, or choose another file")
+        raise UsageError(f"{option} {path}: no such folder: create it, or choose another file")
 
 
 def write_figures(path: Path, document: object) -> None:
-    """Writes the file of ``--json FILE``: it is there complete or not at all, unless FILE is a link or no
-    file, such as ``/dev/stdout``.
+    """Writes the file of ``--json FILE``, as `write_file` does."""
+    write_file(path, json.dumps(document, indent=1) + "\n", "--json")
+
+
+def write_file(path: Path, text: str, option: str) -> None:
+    """Writes the file of an option: it is there complete or not at all, unless it is a link or no file, such as
+    ``/dev/stdout``.
 
     Raises:
         UsageError: It cannot be written.
     """
-    text = json.dumps(document, indent=1) + "\n"
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             path.write_text(text, encoding="utf-8")
         else:
             write_whole(path, text)
     except OSError as error:
-        raise UsageError(f"--json {path}: cannot be written ({error.strerror}): choose another file") from None
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror}): choose another file") from None
 
 
 def write_into(folder: Path, write: Callable[[Path], Written]) -> Written:

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into
+from distprof.cli.trace_names import add_names, read_names
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
-from distprof.facts.run import Phase, Run
+from distprof.facts.run import Run
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.units import clean_text
@@ -92,24 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-write", action="store_true", help="show the report, and write no files")
     add_width(parser)
-    parser.add_argument(
-        "--phase", action="append", default=[], metavar="PHASE=PATTERN",
-        help=f"ranges that are a phase, one of: {', '.join(phase for phase in Phase if phase is not Phase.OTHER)}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--step", metavar="PATTERN", help="ranges that are steps; the last number in a name is the step"
-    )
-
-
-def _read_names(options: argparse.Namespace) -> NameMap:
-    """What names in a trace represent, according to ``--phase`` and ``--step``."""
-    phases = []
-    for text in options.phase:
-        phase, _, pattern = text.partition("=")
-        if phase not in set(Phase) or not pattern:
-            raise UsageError(f"--phase {text}: expected PHASE=PATTERN, where PHASE is one of {', '.join(Phase)}")
-        phases.append((Phase(phase), pattern))
-    return NameMap(phases=tuple(phases), step=options.step)
+    add_names(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -118,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
-    names = _read_names(options)
+    names = read_names(options)
     if tables := [path for path in options.paths if is_operations(path)]:
         return _report_operations(options, tables[0])
     if sweeps := [path for path in options.paths if is_sweep(path)]:

@@ -10,7 +10,7 @@ So ``all_reduce_host_ns`` is the *phase* all_reduce: exposed gradient synchronis
 from __future__ import annotations
 
 ROW_FIELDS: tuple[str, ...] = (
-    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns",
+    "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "squared_lengths", "begin_host_ns",
     # phases on the host clock, and the waits inside them
     "step_host_ns",
     "data_host_ns", "forward_host_ns", "backward_host_ns", "all_gather_host_ns",
@@ -49,7 +49,8 @@ ROW_FIELDS: tuple[str, ...] = (
     # the device clock: where the step begins on it, and a reading of it together with the host clock
     "begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns",
 )  # fmt: skip
-"""``begin_host_ns`` is a monotonic time, not a duration. ``shadow``: the step ran without instruments, to see what they
+"""``begin_host_ns`` is a monotonic time, not a duration. ``squared_lengths``: the sum of the squares of the lengths of
+the step's sequences. ``shadow``: the step ran without instruments, to see what they
 cost; it has a step time, what the training loop reported, and no phases. ``window``: the step ran under a kernel
 window, which slows it down. ``between_count``: collectives issued between the step before and this one;
 ``between_wait_host_ns``: how long the rank waited in them; ``between_after_host_ns``: from the end of the last of those

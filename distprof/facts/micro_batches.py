@@ -34,7 +34,7 @@ class RankOperations:
     """The operations of one rank in the steps that were kept, one element each, in the order in which they began.
 
     Those since the step before, such as receiving the first micro-batch, belong to the step that follows. Times are on
-    the rank's own host clock.
+    a clock of the rank's own.
     """
 
     step: npt.NDArray[np.int64]
@@ -55,3 +55,5 @@ class RankOperations:
     """Until it ended; of what is sent or received, until the rank had waited for it. NaN: it was not waited for."""
     waited_ns: npt.NDArray[np.float64]
     """How long the rank stood still for it; of a forward or a backward, in collectives inside it."""
+    on_device: npt.NDArray[np.bool_]
+    """Whether its times are of the device clock, as where tensors are exchanged on GPUs, and not of the host's."""

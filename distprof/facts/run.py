@@ -281,6 +281,8 @@ class Collectives:
     left_ns: FloatArray | None = None
     """When the rank's compute went on after its last wait for it, same shape; NaN: it never waited. None: wherever it
     waited, that was where it issued the collective."""
+    received_bytes: FloatArray | None = None
+    """What an all-to-all brings a rank, same shape as the times; NaN: not known, or another kind. None: of none."""
     by_number: bool = False
     """Whether they were matched by the numbers that traces give them, instead of by their order in a step."""
 

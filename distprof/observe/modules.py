@@ -20,6 +20,7 @@ from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
 from distprof.observe.observer_target import ObserverTarget
+from distprof.observe.sequence_lengths import square_lengths
 from distprof.observe.step_search import StepSearch
 from distprof.patching import leave_out_of_warnings
 
@@ -92,6 +93,8 @@ class Forwards:
         found = self._search.begin_forward(
             model, grad_on=torch.is_grad_enabled(), has_parameters=self._last_has_parameters
         )
+        if found and torch.is_grad_enabled():
+            self._session.add_sequences(square_lengths(args[1:], options))
         return found and self._session.enter(_FORWARD)
 
     def _end(self, args: Arguments, result: Any) -> None:

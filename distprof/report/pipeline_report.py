@@ -12,7 +12,7 @@ MOST_ERROR_RATIO = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRankReport:
-    """What one rank does in a step of a pipeline, means per step, host clock, ns."""
+    """What one rank does in a step of a pipeline, means per step, ns."""
 
     rank: int
     """Global rank."""
@@ -54,6 +54,8 @@ class PipelineRankReport:
 class PipelineReport:
     """A pipeline: what its stages do for each micro-batch, and how long they stand still."""
 
+    clock: str
+    """On which everything was timed: "host", or "device" where tensors are exchanged on GPUs."""
     num_stages: int | None
     """Ranks of one copy of the pipeline. None: they differ."""
     replicas: int

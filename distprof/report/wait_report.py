@@ -51,6 +51,8 @@ class VerdictKind(enum.StrEnum):
     """A stage of a pipeline takes longer than the others: it has more to do or, with one replica, its rank is slow."""
     SLOW_REPLICA = "slow_replica"
     """All stages of one replica of a pipeline take longer than those of the others."""
+    UNEQUAL_SEQUENCES = "unequal_sequences"
+    """Ranks process sequences of different lengths, and wait for the one whose squares are the most."""
     GARBAGE_COLLECTION = "garbage_collection"
     """Python's garbage collector stops one rank or another, and the others wait."""
     STALLS = "stalls"
@@ -115,16 +117,30 @@ class SlowModule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedMore:
+    """The all-to-all that brings a rank that is late more than it brings the others, such as tokens for its experts."""
+
+    group: str
+    """Name of the process group."""
+    phase: str
+    """The phase in which it is issued."""
+    more_ratio: float
+    """What it brings the rank, over the mean of the others."""
+    extra_ns: float
+    """How much longer than the others' median the rank then computes, until the group's next collective, per step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Who held whom up and why, or that nobody can be named."""
 
     kind: VerdictKind
     """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
-    step; "uneven_stage": a stage of a pipeline takes longer than the others; "slow_replica": all stages of one
-    replica do; "garbage_collection": Python's collector stops one rank or another; "stalls": single steps far longer
-    than the rest; "communication": moving data, on links that are no slower than others; "jitter": a different rank is
-    late at every step; "none"."""
+    step; "unequal_sequences": sequences of different lengths; "uneven_stage": a stage of a pipeline takes longer than
+    the others; "slow_replica": all stages of one replica do; "garbage_collection": Python's collector stops one rank
+    or another; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
+    slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
     evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""
@@ -142,6 +158,8 @@ class Verdict:
     """What the rank does there; of a slow link "network". None: nothing is named."""
     module: SlowModule | None = None
     """None: no single module explains it by more than chance, or modules were not profiled."""
+    received: ReceivedMore | None = None
+    """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -252,6 +270,8 @@ class WhatIf:
 
     change: str
     """What is changed."""
+    rank: int | None
+    """The only rank that is. None: others are too, or none."""
     step_ns: float
     """Mean step that would result."""
     saved_ratio: Estimate
@@ -292,7 +312,9 @@ class WaitReport:
     count_per_step: int
     """Number of collectives."""
     bytes_per_step: int | None
-    """None: not known for some of them."""
+    """None: not known for some of them, or not the same for all ranks."""
+    received_bytes: tuple[float | None, ...]
+    """What all-to-alls bring each rank, mean per step. Empty: of no other kind, or not known."""
     wait_ns: tuple[float | None, ...]
     """Last arrival less own, mean over the collectives, so that overlapping waits are not added. On the device clock,
     how much longer the member took than the one that took least. If members are missing, the last arrival is that of

@@ -82,6 +82,8 @@ class StepCollectives:
     exposed_ns: Sequence[int | None]
     device: DeviceTimes | None = None
     """None: not timed there."""
+    received_bytes: Sequence[int] = ()
+    """What each all-to-all brings this rank, which may be another number in every step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,8 @@ class RankCollectives:
     """None: on this clock a rank waits where it issues."""
     number: IntArray | None = None
     """The collective's number within its group, the same on all ranks, same shape; -1: not known. None: of none."""
+    received_bytes: FloatArray | None = None
+    """What an all-to-all brings this rank, same shape; NaN: not known, or another kind. None: of none."""
 
 
 class CollectiveLines:
@@ -148,6 +152,8 @@ class CollectiveLines:
         kept = [self._orders[seen.order], steps_ns, _shorten(lasted), _shorten(seen.exposed_ns)]
         if seen.device is not None and is_kept(step, choose_stride(len(seen.order), timed=True)):
             kept += _encode_device(seen.device)
+        if seen.received_bytes:
+            kept.append({"received": [*seen.received_bytes]})
         return first, kept
 
     def _announce(self, order: Order, groups: Sequence[GroupInfo]) -> Iterator[dict[str, object]]:
@@ -296,6 +302,9 @@ class CollectiveReader:
             value: The value in the record.
             on_device: The step on the device clock.
         """
+        received: object = None
+        if isinstance(value, list) and value and isinstance(value[-1], dict):
+            value, received = value[:-1], value[-1].get("received")
         match value:
             case [int(number), [*steps_ns], list() | None as lasted, list() | None as exposed, *device] if (
                 number in self._orders
@@ -309,13 +318,16 @@ class CollectiveReader:
                     return False
                 if max(_add(steps_ns), _add(exposed)) > room_ns:
                     return False
+                brought = _place_received(self._orders[number], received)
+                if brought is None:
+                    return False
                 if device:
                     timed = on_device.read(device, size)
                     if timed is None:
                         return False
-                    self._device.setdefault(number, []).append((step, timed))
+                    self._device.setdefault(number, []).append((step, np.array([*timed, *brought])))
                 arrival_ns = list(accumulate(steps_ns, initial=int(begin_ns)))[1:]
-                table = np.array([arrival_ns, lasted, exposed], dtype=np.float64)
+                table = np.array([arrival_ns, lasted, exposed, *brought], dtype=np.float64)
                 table[1] += table[0]
                 self._steps.setdefault(number, []).append(step)
                 self._tables.setdefault(number, []).append(table)
@@ -337,12 +349,13 @@ class CollectiveReader:
         found = []
         for number, timed in self._device.items():
             if timed:
-                arrival_ns, end_ns, exposed_ns, left_ns = np.stack([table for _, table in timed], axis=1)
+                arrival_ns, end_ns, exposed_ns, left_ns, *brought = np.stack([table for _, table in timed], axis=1)
                 found.append(
                     RankCollectives(
                         order=self._orders[number], groups=self._look_up_groups(number),
                         steps=np.array([step for step, _ in timed], dtype=np.int64), arrival_ns=arrival_ns,
                         end_ns=end_ns, exposed_ns=exposed_ns, left_ns=left_ns,
+                        received_bytes=brought[0] if brought else None,
                     )
                 )  # fmt: skip
         return tuple(found)
@@ -359,6 +372,7 @@ class CollectiveReader:
                     order=self._orders[number], groups=self._look_up_groups(number),
                     steps=np.array(self._steps[number], dtype=np.int64),
                     arrival_ns=whole[0], end_ns=whole[1], exposed_ns=whole[2],
+                    received_bytes=whole[3] if len(whole) > 3 else None,
                 )
             )  # fmt: skip
         return tuple(found)
@@ -374,6 +388,19 @@ class CollectiveReader:
         return None
 
 
+def _place_received(order: Order, received: object) -> list[list[float]] | None:
+    """What each collective brings, NaN where that is not known; empty without an all-to-all. None: invalid."""
+    places = [at for at, issue in enumerate(order) if issue.kind is CollectiveKind.ALL_TO_ALL]
+    if not places or received is None:
+        return [[np.nan] * len(order)] if places else []
+    if not isinstance(received, list) or len(received) != len(places) or not are_whole(received):
+        return None
+    brought = [np.nan] * len(order)
+    for at, size_bytes in zip(places, received, strict=True):
+        brought[at] = size_bytes
+    return [brought]
+
+
 def _is_offset_or_none(value: object) -> bool:
     return value is None or (type(value) is int and abs(value) <= MAX_EXACT)
 
@@ -383,5 +410,6 @@ def _add(times_ns: Sequence[Any]) -> int:
 
 
 def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> IssuedCollective:
-    """One collective of an order, from the codes of `KINDS` and `PHASES`."""
-    return IssuedCollective(KINDS[kind], group, PHASES[phase], size_bytes)
+    """One collective of an order, from the codes of `KINDS` and `PHASES`. What an all-to-all brings is kept apart."""
+    brings = KINDS[kind] is CollectiveKind.ALL_TO_ALL
+    return IssuedCollective(KINDS[kind], group, PHASES[phase], None if brings else size_bytes)

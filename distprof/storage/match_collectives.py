@@ -187,15 +187,26 @@ def _tabulate(
     issues = [next(part for part in own if part.shape == shape) for own in parts]
     apart = all(part.table.left_ns is not None for part in issues)
     tables = np.full((4 if apart else 3, len(members), len(steps), len(shape)), np.nan)
+    brings = any(part.table.received_bytes is not None for part in issues)
+    received = np.full((len(members), len(steps), len(shape)), np.nan) if brings else None
     for index, own in enumerate(parts):
         for part in own:
             if part.shape == shape:
-                _copy(part, steps, tables[:, index])
-    sizes = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
+                table = part.table
+                times = (table.arrival_ns, table.end_ns, table.exposed_ns, table.left_ns)
+                _copy(part, steps, tables[:, index], times)
+                if received is not None:
+                    _copy(part, steps, received[index : index + 1], (table.received_bytes,))
+    written = zip(*([part.table.order[column].size_bytes for column in part.columns] for part in issues), strict=True)
+    sizes = [*map(_largest_known, written)]
+    if received is not None:  # of the rank that gets most
+        largest = received.mean(axis=1).max(axis=0)
+        sizes = [round(most) if np.isfinite(most) else size for most, size in zip(largest.tolist(), sizes, strict=True)]
     phases: list[Phase] = [issues[0].table.order[column].phase for column in issues[0].columns]
     return Collectives(
         group=name, ranks=np.array(members, dtype=np.int64), size=size,
-        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(map(_largest_known, sizes)),
+        kinds=tuple(kind for kind, _ in shape), phases=tuple(phases), sizes_bytes=tuple(sizes),
+        received_bytes=received,
         steps=np.searchsorted(axis, steps), arrival_ns=tables[0], end_ns=tables[1], exposed_ns=tables[2],
         left_ns=tables[3] if apart else None,
     )  # fmt: skip
@@ -206,16 +217,15 @@ def _largest_known(sizes_bytes: Sequence[int | None]) -> int | None:
     return max(known) if len(known) == len(sizes_bytes) else None
 
 
-def _copy(part: _GroupPart, steps: IntArray, target: FloatArray) -> None:
-    """Copies a rank's times of the given steps into ``target``, ``[3 or 4, num_steps, num_collectives]``."""
+def _copy(part: _GroupPart, steps: IntArray, target: FloatArray, sources: Sequence[FloatArray | None]) -> None:
+    """Copies a rank's values of the given steps into ``target``, ``[num_sources, num_steps, num_collectives]``."""
     unique, rows = np.unique(part.table.steps, return_index=True)
     index = np.searchsorted(steps, unique)
     there = np.zeros(len(unique), dtype=bool)
     within = index < len(steps)
     there[within] = steps[index[within]] == unique[within]
     where = np.ix_(rows[there], part.columns)
-    table = part.table
-    for kept, source in zip(target, (table.arrival_ns, table.end_ns, table.exposed_ns, table.left_ns), strict=False):
+    for kept, source in zip(target, sources, strict=False):
         if source is not None:
             kept[index[there]] = source[where]
 

@@ -3,7 +3,7 @@
 As with collectives, what repeats from step to step is written once, as a *schedule*: a list of (kind, micro-batch,
 stage, other rank, tag, bytes). A step then names its schedule and gives three lists of ns: from one begin to the next,
 the first counted from the begin of the step and below 0 if it comes before that; durations, null where the end was not
-seen; and times waited.
+seen; and times waited. A fifth element, ``"device"``, says that they are on the device clock.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import numpy as np
 
 from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind, RankOperations
-from distprof.storage.collective_records import MAX_ORDERS, choose_stride, is_kept
+from distprof.storage.collective_records import MAX_ORDERS, DeviceStep, choose_stride, is_kept
 
 PER_COLLECTIVE = 2
 """So many operations take the room of one collective in a step; see `choose_stride`."""
+NOT_TIMED = DeviceStep(np.nan, np.nan)
 MAX_NUMBER = 1 << 31
 """Of a micro-batch, a stage, a rank or a tag."""
 
@@ -30,12 +31,14 @@ Schedule = tuple[tuple[int, int, int, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOperations:
-    """The operations of one step of one rank, in the order in which they began. Host clock, ns."""
+    """The operations of one step of one rank, in the order in which they began, ns."""
 
     order: Schedule
     start_ns: Sequence[int]
     duration_ns: Sequence[int | None]
     waited_ns: Sequence[int]
+    on_device: bool = False
+    """Whether these are times of the device clock, and not of the host's."""
 
 
 class OperationLines:
@@ -61,7 +64,7 @@ class OperationLines:
 
         Args:
             step: Step number.
-            begin_ns: Host time at which the step began.
+            begin_ns: When the step began, on the clock of its operations.
             done: Its operations.
         """
         if not is_kept(step, choose_stride(len(done.order) // PER_COLLECTIVE)):
@@ -76,7 +79,8 @@ class OperationLines:
             first.append({"type": "schedule", "id": self._schedules[done.order], "operations": operations})
         before = [begin_ns, *done.start_ns[:-1]]
         steps_ns = [after - earlier for earlier, after in zip(before, done.start_ns, strict=True)]
-        return first, [self._schedules[done.order], steps_ns, list(done.duration_ns), list(done.waited_ns)]
+        clock = ["device"] if done.on_device else []
+        return first, [self._schedules[done.order], steps_ns, list(done.duration_ns), list(done.waited_ns), *clock]
 
 
 class OperationReader:
@@ -84,7 +88,7 @@ class OperationReader:
 
     def __init__(self) -> None:
         self._schedules: dict[int, Schedule] = {}
-        self._steps: dict[int, tuple[int, list[list[float]]]] = {}
+        self._steps: dict[int, tuple[int, list[list[float]], bool]] = {}
 
     def read_schedule(self, record: dict[str, Any]) -> bool:
         """Keeps a schedule."""
@@ -98,7 +102,9 @@ class OperationReader:
             self._schedules[number] = tuple(known)
         return len(known) == len(read)
 
-    def read_step(self, step: int, begin_ns: float, room_ns: float, value: object) -> bool:
+    def read_step(
+        self, step: int, begin_ns: float, room_ns: float, value: object, on_device: DeviceStep = NOT_TIMED
+    ) -> bool:
         """Keeps a step's operations.
 
         Args:
@@ -106,7 +112,12 @@ class OperationReader:
             begin_ns: When it began, host clock.
             room_ns: The longest that it can have lasted.
             value: In the record.
+            on_device: The step on the device clock.
         """
+        timed = isinstance(value, list) and value[4:] == ["device"]
+        if timed:
+            assert isinstance(value, list)
+            value, begin_ns, room_ns = value[:4], on_device.begin_ns, on_device.room_ns
         match value:
             case [int(number), list(steps_ns), list(lasted), list(waited)] if number in self._schedules:
                 size = len(self._schedules[number])
@@ -124,7 +135,7 @@ class OperationReader:
             if offset + (duration_ns or 0) > room_ns or waited_ns > (duration_ns or 0):
                 return False
         starts = [begin_ns + offset for offset in offsets]
-        self._steps[step] = number, [starts, [np.nan if ns is None else ns for ns in lasted], waited]
+        self._steps[step] = number, [starts, [np.nan if ns is None else ns for ns in lasted], waited], timed
         return True
 
     def forget(self, steps: Sequence[int]) -> None:
@@ -136,14 +147,16 @@ class OperationReader:
         """All operations read. Empty: there are none."""
         if not self._steps:
             return ()
-        facts = np.array([row for number, _ in self._steps.values() for row in self._schedules[number]], dtype=np.int64)
-        times = np.concatenate([np.array(kept, dtype=np.float64) for _, kept in self._steps.values()], axis=1)
-        sizes = [len(self._schedules[number]) for number, _ in self._steps.values()]
+        orders = [self._schedules[number] for number, *_ in self._steps.values()]
+        facts = np.array([row for order in orders for row in order], dtype=np.int64)
+        times = np.concatenate([np.array(kept, dtype=np.float64) for _, kept, _ in self._steps.values()], axis=1)
+        sizes = [*map(len, orders)]
         step = np.repeat(np.array(list(self._steps), dtype=np.int64), sizes)
         return (
             RankOperations(
                 step=step, kind=facts[:, 0], micro_batch=facts[:, 1], stage=facts[:, 2], peer=facts[:, 3],
                 tag=facts[:, 4], size_bytes=facts[:, 5], start_ns=times[0], duration_ns=times[1], waited_ns=times[2],
+                on_device=np.repeat(np.array([timed for *_, timed in self._steps.values()], dtype=np.bool_), sizes),
             ),
         )  # fmt: skip
 

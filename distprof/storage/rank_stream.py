@@ -168,7 +168,8 @@ class StreamWriter:
     ) -> tuple[list[dict[str, object]], list[object] | None]:
         if done is None:
             return [], None
-        return self._operations.encode(int(row[COLUMN["step"]]), int(row[COLUMN["begin_host_ns"]]), done)
+        begin_ns = row[COLUMN["begin_device_ns" if done.on_device else "begin_host_ns"]]
+        return self._operations.encode(int(row[COLUMN["step"]]), int(begin_ns), done)
 
     def _append(self, lines: Sequence[bytes]) -> None:
         try:

@@ -243,7 +243,7 @@ class _Found:
         if collectives is not None and not self.collectives.read_step(step, begin_ns, room_ns, collectives, on_device):
             self._unmatched += 1
         operations = record.get("operations")
-        if operations is not None and not self.operations.read_step(step, begin_ns, room_ns, operations):
+        if operations is not None and not self.operations.read_step(step, begin_ns, room_ns, operations, on_device):
             self._unread_operations += 1
         return True
 

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.config.compose import to_yaml
@@ -37,7 +38,7 @@ from distprof.train.estimate import count_work, predict_job, require_memory
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
 from distprof.train.model import Transformer
-from distprof.train.strategy import Strategy, build_strategy, require_sharding, wait_for_everyone
+from distprof.train.strategy import Strategy, build_strategy, make_mesh, require_sharding, wait_for_everyone
 from distprof.world import World
 
 LINE_EVERY_S = 10.0
@@ -187,12 +188,13 @@ def run_job(
             predict_memory=None if cut else partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),
     )  # fmt: skip
+    mesh = make_mesh(config, world)  # before the profiler begins, which asks torch who is who
     session = Session(start, print_line=reporter.print_line)
     session.begin()
     folder = session.folder
     assert folder is not None
     try:
-        _train(config, world, session, batches)
+        _train(config, world, mesh, session, batches)
         session.close()
     except BaseException as error:
         session.close(error)
@@ -206,8 +208,10 @@ def run_job(
     return reporter.report(folder, session.completed_rows) if world.rank == 0 else EXIT_OK
 
 
-def _train(config: Config, world: World, session: Session, batches: Iterator[Batch]) -> None:
-    strategy = _build(config, world)
+def _train(
+    config: Config, world: World, mesh: DeviceMesh | None, session: Session, batches: Iterator[Batch]
+) -> None:  # fmt: skip
+    strategy = _build(config, world, mesh)
     session.watch(strategy.model)
     wait_for_everyone()
     train(
@@ -219,12 +223,12 @@ def _train(config: Config, world: World, session: Session, batches: Iterator[Bat
     )  # fmt: skip
 
 
-def _build(config: Config, world: World) -> Strategy:
-    if config.parallel.model_ranks == 1:
-        return build_strategy(config, world)
+def _build(config: Config, world: World, mesh: DeviceMesh | None) -> Strategy:
+    if mesh is None or config.parallel.model_ranks == 1:
+        return build_strategy(config, world, mesh)
     from distprof.train.parallel import build_parallel  # imports what no other job needs
 
-    return build_parallel(config, world)
+    return build_parallel(config, world, mesh)
 
 
 def _require_module(config: Config) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor
@@ -176,12 +176,10 @@ class MarkedStage(PipelineStage):
             return super().backward_one_chunk(*args, **kwargs)
 
 
-def build_parallel(config: Config, world: World) -> TensorStrategy:
+def build_parallel(config: Config, world: World, mesh: DeviceMesh) -> TensorStrategy:
     """Builds the model, cuts it, and wraps this rank's part over the replicas. Collective."""
     parallel, train, strategy = config.parallel, config.train, config.strategy
-    sizes = {"dp": world.size // parallel.model_ranks, "pp": parallel.pp, "tp": parallel.tp}
-    names = tuple(name for name, size in sizes.items() if size > 1)
-    mesh = init_device_mesh(world.device.type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+    names = mesh.mesh_dim_names or ()
     torch.manual_seed(config.seed)
     recomputes = train.activation_checkpointing
     with world.device:

@@ -148,8 +148,20 @@ class AccelerateStrategy:
         self._optimizer.zero_grad()
 
 
-def build_strategy(config: Config, world: World) -> Strategy:
-    """Builds the model and wraps it. Collective.
+def make_mesh(config: Config, world: World) -> DeviceMesh | None:
+    """The ranks by what they share of the model. None: DDP, Accelerate or a single rank needs none. Collective."""
+    parallel, strategy, kind = config.parallel, config.strategy, world.device.type
+    sizes = {"dp": world.size // parallel.model_ranks, "pp": parallel.pp, "tp": parallel.tp}
+    if parallel.model_ranks == 1:
+        if not isinstance(strategy, FsdpConfig):
+            return None
+        sizes = {"replicate": strategy.replicas, "shard": world.size // strategy.replicas}
+    names = tuple(name for name, size in sizes.items() if size > 1 or name == "shard")
+    return init_device_mesh(kind, tuple(sizes[name] for name in names), mesh_dim_names=names)
+
+
+def build_strategy(config: Config, world: World, mesh: DeviceMesh | None) -> Strategy:
+    """Builds the model and wraps it, with the mesh that `make_mesh` makes. Collective.
 
     Raises:
         UsageError: Accelerate used another wrapper than the one asked for.
@@ -173,9 +185,8 @@ def build_strategy(config: Config, world: World) -> Strategy:
             model, device_ids=ids, bucket_cap_mb=strategy.bucket_mb, gradient_as_bucket_view=True
         )
     elif isinstance(strategy, FsdpConfig):
-        sizes = (strategy.replicas, world.size // strategy.replicas) if strategy.replicas > 1 else (world.size,)
-        names = ("replicate", "shard")[-len(sizes) :]
-        shard(model, strategy, train.precision, init_device_mesh(world.device.type, sizes, mesh_dim_names=names))
+        assert mesh is not None
+        shard(model, strategy, train.precision, mesh)
     return PlainStrategy(model, _make_optimizer(model, config), config, world.device)
 
 

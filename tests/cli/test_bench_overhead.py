@@ -56,7 +56,7 @@ def test_each_round_is_compared_with_its_own_bare_run() -> None:
     assert (bare.ratio, bare.low_ratio, bare.high_ratio, bare.runs) == (0, 0, 0, 2)
     assert slow.ratio == pytest.approx(1.1**1.5 - 1) and slow.median_step_ns == 176
     # Two rounds: t = 12.706; the spread of log 1.1 and 2 log 1.1 is log 1.1 / sqrt 2, its error half of log 1.1.
-    half = 12.706 * np.log(1.1) / 2
+    half = 12.7062 * np.log(1.1) / 2
     assert slow.high_ratio == pytest.approx(np.exp(1.5 * np.log(1.1) + half) - 1)
     assert slow.low_ratio == pytest.approx(np.exp(1.5 * np.log(1.1) - half) - 1)
 

@@ -55,6 +55,28 @@ def write(path: Path, seen: list[StepCollectives | None], groups: list[GroupInfo
     writer.close()
 
 
+def test_what_an_all_to_all_brings_comes_back_and_makes_no_new_order(tmp_path: Path) -> None:
+    kinds = (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_REDUCE)
+    order = tuple(IssuedCollective(kind, 0, Phase.FORWARD, 8 if kind is kinds[1] else None) for kind in kinds)
+    seen = [
+        StepCollectives(
+            order=order, arrival_ns=[BEGIN_NS + step, BEGIN_NS + step + 9], end_ns=[None] * 2, exposed_ns=[None] * 2,
+            received_bytes=brought,
+        )
+        for step, brought in enumerate(([100], [250], [], [7, 8]))
+    ]  # fmt: skip
+    write(tmp_path / "a", [*seen])
+    stream = read_stream(tmp_path / "a")
+    (table,) = stream.collectives
+    assert table.steps.tolist() == [0, 1, 2] and "collectives of 1 steps left out" in stream.warnings[0]
+    np.testing.assert_array_equal(table.received_bytes, [[100, np.nan], [250, np.nan], [np.nan, np.nan]])
+    (found,), _ = match_collectives([0], [[table]], np.arange(3), world_size=1)
+    np.testing.assert_array_equal(found.received_bytes, [[[100, np.nan], [250, np.nan], [np.nan, np.nan]]])
+    assert found.sizes_bytes == (None, 8)  # in one step it is not known
+    (whole,), _ = match_collectives([0], [[table]], np.arange(2), world_size=1)
+    assert whole.sizes_bytes == (175, 8)
+
+
 def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
     write(tmp_path / "a", [make_seen(0), None, make_seen(2), make_seen(3, number=1)])
     stream = read_stream(tmp_path / "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from distprof.facts.micro_batches import OPERATION_KINDS
 from distprof.facts.run import COLUMN
+from distprof.storage.collective_records import DeviceStep
 from distprof.storage.operation_records import OperationLines, OperationReader, StepOperations, join_operations
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from tests.storage.test_rank_stream import INFO, make_row, make_segments
@@ -49,6 +51,20 @@ def test_what_is_written_is_read_back(timed: list[tuple[tuple[int, ...], int, in
     assert [None if np.isnan(ns) else ns for ns in read.duration_ns.tolist()] == durations
     numbers = (read.kind, read.micro_batch, read.stage, read.peer, read.tag, read.size_bytes)
     assert list(zip(*(each.tolist() for each in numbers), strict=True)) == [facts for facts, *_ in timed]
+
+
+def test_times_of_the_device_are_read_against_its_own_begin() -> None:
+    lines, reader, begin_ns = OperationLines(), OperationReader(), 700
+    on_device = dataclasses.replace(DONE, on_device=True, start_ns=[begin_ns, begin_ns + 5, begin_ns + 30])
+    (schedule,), value = lines.encode(3, begin_ns, on_device)
+    value = json.loads(json.dumps(value))
+    assert reader.read_schedule(schedule)
+    assert reader.read_step(3, BEGIN_NS, ROOM_NS, value, DeviceStep(float(begin_ns), 100.0))
+    assert not reader.read_step(4, BEGIN_NS, ROOM_NS, value)  # a step without a time there
+    assert not reader.read_step(5, BEGIN_NS, ROOM_NS, value, DeviceStep(float(begin_ns), 40.0))  # longer than its step
+    assert not reader.read_step(6, BEGIN_NS, ROOM_NS, [*value[:4], "moon"])
+    (read,) = reader.finish()
+    assert read.on_device.all() and read.start_ns.tolist() == on_device.start_ns
 
 
 def test_a_stream_has_them_in_each_of_its_files(tmp_path: Path) -> None:

@@ -31,5 +31,8 @@ def test_stages_and_tensor_parallel_ranks_have_the_losses_of_one_process(tmp_pat
     assert run.column("tokens").sum(axis=0).tolist() == whole.column("tokens")[0].tolist()
     for phase in ("data", "forward", "backward", "grad_norm", "optimizer"):
         assert (run.column(f"{phase}_host_ns") > 0).all()
+    expected = {rank: (rank // 2, rank % 2) for rank in range(4)}
+    assert run.meta.mesh is not None and run.meta.mesh.axes == ("pp", "tp")
+    assert {place.rank: place.at for place in run.meta.mesh.places} == expected
     assert run.meta.work is None and any("FLOPs per rank and MFU are n/a" in note for note in run.meta.notes)
     assert (tmp_path / "cut" / "report.json").is_file()

@@ -17,12 +17,13 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pa
 KINDS = {
     PipelineCauseKind.SLOW_WORKER: VerdictKind.SLOW_RANK, PipelineCauseKind.HELD_UP: VerdictKind.SLOW_RANK,
     PipelineCauseKind.UNEVEN_STAGE: VerdictKind.UNEVEN_STAGE, PipelineCauseKind.SLOW_REPLICA: VerdictKind.SLOW_REPLICA,
-    PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_DATA,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_SEQUENCES,
     PipelineCauseKind.SLOW_LINK: VerdictKind.SLOW_LINK,
 }  # fmt: skip
 CAUSES = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER,
+    Phase.OTHER: Cause.OUTSIDE,
 }  # fmt: skip
 _FOUND = "it takes longer than its equals in nearly every step, and a replay without that is shorter"
 _NOBODY = "no rank, stage or link of the pipeline stands out from its equals beyond noise"

@@ -1,4 +1,5 @@
-"""Do ranks wait for each other because they get different amounts of data? What a rank's tokens explain of its times.
+"""Do ranks wait for each other because they get different amounts of data? What a rank's tokens explain of its times,
+and what the squares of its sequences' lengths explain: attention takes time with these.
 
 The time per token comes from a regression of each rank's own times on its own tokens from step to step. It then also
 explains a rank that always has more tokens than the others. Only what differs between ranks within a step, and from the
@@ -23,8 +24,13 @@ from distprof.analyze.stats.statistics import choose_blocks, fast_median, mad_si
 from distprof.facts.run import OWN_PARTS, FloatArray
 from distprof.report.wait_report import VerdictKind
 
-ALPHA = share_alpha("unequal data")
-"""Of finding unequal data where tokens cost no time: family-wise over the parts."""
+ALPHA = share_alpha("unequal data") / 2
+"""Of finding unequal data where tokens cost no time: family-wise over the parts; half for each
+amount."""
+AMOUNTS = {
+    "tokens": "the amount of data, which differs between ranks",
+    "squared_lengths": "the squares of the sequences' lengths, which differ between ranks",
+}
 ALPHA_GAP = 0.05
 """Of a single gap's share, once a part has shown that tokens cost time."""
 MIN_VARIED_RATIO = 1e-4
@@ -54,25 +60,33 @@ class UnequalData:
     """Of a rank's own parts, against a rank with the step's median tokens, ``[num_ranks, num_cycles, num_parts]``."""
     work_ns: FloatArray
     """The same of the own time before each collective, ``[num_ranks, num_cycles, num_collectives]``."""
+    explained_ratio: float
+    """R2, of the part in which an amount costs most; effects of ranks and steps are no part of it."""
     candidate: CandidateCause
     """Gives every rank the mean tokens of the step: the work stays the same."""
 
 
 def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
-    """At most one candidate; what the amount of data explains is nobody's fault."""
-    found = regress_on_tokens(cycles, unexplained)
-    if found is None:
-        return [], unexplained
-    left = dataclasses.replace(
-        unexplained, phase_ns=unexplained.phase_ns - found.explained_ns, work_ns=unexplained.work_ns - found.work_ns
-    )
-    return [found.candidate], left
+    """At most one candidate of each amount, first the one that explains more; what the amount of data explains is
+    nobody's fault."""
+    candidates = list[CandidateCause]()
+    found = [(amount, regress(cycles, unexplained, amount)) for amount in AMOUNTS]
+    for amount, alone in sorted(found, key=lambda pair: -(0.0 if pair[1] is None else pair[1].explained_ratio)):
+        item = regress(cycles, unexplained, amount) if candidates else alone
+        if item is None:
+            continue
+        candidates.append(item.candidate)
+        unexplained = dataclasses.replace(
+            unexplained, phase_ns=unexplained.phase_ns - item.explained_ns, work_ns=unexplained.work_ns - item.work_ns
+        )
+    return candidates, unexplained
 
 
-def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalData | None:
-    """Regresses the ranks' own times on their tokens; None: tokens are equal, not known, or cost no time."""
+def regress(cycles: SyncCycles, unexplained: Unexplained, amount: str = "tokens") -> UnequalData | None:
+    """Regresses the ranks' own times on an amount of data, a column of the rows; None: it is equal, not known, or costs
+    no time."""
     phase_ns, work_ns = unexplained.phase_ns, unexplained.work_ns
-    tokens = cycles.average(unexplained.measured_steps.run.column("tokens"))
+    tokens = cycles.average(unexplained.measured_steps.run.column(amount))
     known: BoolArray = np.logical_and.reduce(np.isfinite(tokens), axis=0)
     if known.sum() < MIN_CYCLES:
         return None
@@ -87,12 +101,21 @@ def regress_on_tokens(cycles: SyncCycles, unexplained: Unexplained) -> UnequalDa
         return None
     gaps = [_regress(work_ns[:, looked, index], varied) for index in range(work_ns.shape[2])]
     gap_slopes = np.array([slope.ns_per_token if slope.p_value < ALPHA_GAP else 0.0 for slope in gaps])
+    explained_ratio = _measure_explained(phase_ns[:, looked, slopes.argmax()], varied * slopes.max())
     tokens = np.where(known, tokens, 0.0)
     more = tokens - np.median(tokens, axis=0)
     return UnequalData(
         ns_per_token=slopes, explained_ns=more[:, :, None] * slopes, work_ns=more[:, :, None] * gap_slopes,
-        candidate=_make_candidate(tokens, slopes, gap_slopes),
+        explained_ratio=explained_ratio,
+        candidate=_make_candidate(amount, tokens, slopes, gap_slopes, explained_ratio),
     )  # fmt: skip
+
+
+def _measure_explained(own_ns: FloatArray, explained_ns: FloatArray) -> float:
+    """The share of the variance of own times, less effects of ranks and steps, that goes with the data: R2."""
+    varied_ns = centre(own_ns)
+    whole = float((varied_ns**2).sum())
+    return 1 - float(((varied_ns - explained_ns) ** 2).sum()) / whole if whole > 0 else 0.0
 
 
 def _choose_steps(known: BoolArray, num_ranks: int) -> BoolArray:
@@ -109,12 +132,15 @@ def _regress(own_ns: FloatArray, tokens: FloatArray) -> Slope:
     return estimate_slope(own_ns, tokens)
 
 
-def _make_candidate(tokens: FloatArray, slopes: FloatArray, gap_slopes: FloatArray) -> CandidateCause:
+def _make_candidate(
+    amount: str, tokens: FloatArray, slopes: FloatArray, gap_slopes: FloatArray, explained_ratio: float
+) -> CandidateCause:
     more = tokens - tokens.mean(axis=0)
     return CandidateCause(
-        kind=VerdictKind.UNEQUAL_DATA, rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())],
-        acts=more.any(axis=0), counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
-        reason="own time follows the amount of data, which differs between ranks",
+        kind=VerdictKind.UNEQUAL_DATA if amount == "tokens" else VerdictKind.UNEQUAL_SEQUENCES,
+        rows=np.empty(0, dtype=np.int64), part=OWN_PARTS[int(slopes.argmax())], acts=more.any(axis=0),
+        counterfactual=Counterfactual(work_ns=dict(enumerate(more[:, :, None] * gap_slopes))),
+        reason=f"own time follows {AMOUNTS[amount]} (R2 {max(explained_ratio, 0.0):.2f})",
     )  # fmt: skip
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
+from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind, RankOperations
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.run import Clock, FloatArray, IntArray
 
 _FORWARD, _BACKWARD, _WEIGHT, _SEND, _RECEIVE, _ = (OPERATION_CODE[kind] for kind in OperationKind)
 
@@ -46,8 +48,10 @@ class PipelineOperations:
     """The number of its step."""
     kind: IntArray
     """Position in `distprof.facts.operations.KINDS`."""
+    clock: Clock
+    """On which everything was timed: device where some ranks exchange on GPUs."""
     start_ns: FloatArray
-    """On rank 0's clock; of a rank whose clock is not known against it, on its own."""
+    """On rank 0's host clock; of a rank whose clock is not known against it, on its own."""
     duration_ns: FloatArray
     """NaN: it was not seen to end."""
     micro_batch: IntArray
@@ -81,9 +85,10 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     whole = RankOperations(**columns)
     labels = [_label(each) for _, each in there]
     kind, micro_batch = (np.concatenate(parts) for parts in zip(*labels, strict=True))
-    rank, clocks = np.array(measured_steps.numbers, dtype=np.int64)[position], map_clocks(measured_steps.run)
+    rank, timed = np.array(measured_steps.numbers, dtype=np.int64)[position], bool(whole.on_device.any())
+    clocks = map_device_clocks(measured_steps.run) if timed else map_clocks(measured_steps.run)
     start_ns = np.concatenate([_shift(clocks, at, each.start_ns) for at, each in there])
-    partner, failures = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, position, start_ns))
+    partner, failures = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
     taken = (whole.kind == _RECEIVE) & (partner >= 0)
     kind[taken] = [_RECEIVE_OF.get(code, _OTHER) for code in kind[partner[taken]].tolist()]
     micro_batch[taken] = micro_batch[partner[taken]]
@@ -92,6 +97,7 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     dp, pp, chunk = _locate(rank, kind, whole)
     return PipelineOperations(
         rank=rank, dp=dp, pp=pp, tp=np.zeros_like(rank), step=whole.step, kind=kind, start_ns=start_ns,
+        clock=Clock.DEVICE if timed else Clock.HOST,
         duration_ns=whole.duration_ns, micro_batch=micro_batch, chunk=chunk, peer=whole.peer,
         waited_ns=whole.waited_ns, weights=whole.kind == _WEIGHT, partner=partner,
         missed_ns=_measure_missed(clocks, position, whole, start_ns, partner), failures=failures,
@@ -100,20 +106,28 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
 
 def _choose(measured_steps: MeasuredSteps) -> list[tuple[int, RankOperations]]:
     """By position of the rank, the operations of the steps that count, in the order in which they began: of those steps
-    that all ranks have kept or, where there are none, of all.
+    that all ranks have kept or, where there are none, of all. Where some are on the device clock, only those.
     """
     counted = measured_steps.run.column("step")[:, measured_steps.counted]
     there = [(at, each) for at, each in enumerate(measured_steps.run.operations) if each is not None]
+    if any(each.on_device.any() for _, each in there):
+        there = [(at, choose_operations(each, np.flatnonzero(each.on_device))) for at, each in there]
     steps = [np.intersect1d(each.step, counted[np.isfinite(counted)]) for _, each in there]
     shared = functools.reduce(np.intersect1d, steps) if steps else np.empty(0)
     found = []
     for (at, own), known in zip(there, steps, strict=True):
         kept = np.flatnonzero(np.isin(own.step, shared if len(shared) else known))
         kept = kept[np.lexsort((own.start_ns[kept], own.step[kept]))]
-        columns = {field.name: getattr(own, field.name)[kept] for field in dataclasses.fields(RankOperations)}
         if len(kept):
-            found.append((at, RankOperations(**columns)))
+            found.append((at, choose_operations(own, kept)))
     return found
+
+
+def choose_operations(own: RankOperations, places: IntArray) -> RankOperations:
+    """Some of a rank's operations, in this order."""
+    return RankOperations(
+        **{field.name: getattr(own, field.name)[places] for field in dataclasses.fields(RankOperations)}
+    )
 
 
 def _label(own: RankOperations) -> tuple[IntArray, IntArray]:
@@ -216,19 +230,23 @@ def _describe(parted: dict[str, BoolArray], codes: IntArray, anyone: int) -> tup
     return tuple(told)
 
 
-def _bound_clocks(clocks: ClockMap, position: IntArray, start_ns: FloatArray) -> float:
+def _bound_clocks(clocks: ClockMap | DeviceClockMap, there: Sequence[tuple[int, RankOperations]]) -> float:
     """How far the readings of two ranks may be apart; inf: not known."""
-    begin_ns, end_ns = float(start_ns.min()), float(start_ns.max())
-    return 2 * max(clocks.worst_bound_ns(at, begin_ns, end_ns) for at in np.unique(position).tolist())
+    found = [0.0]
+    for at, own in there:
+        own_ns = own.start_ns if isinstance(clocks, DeviceClockMap) else _shift(clocks, at, own.start_ns)
+        bound_ns = clocks.worst_bound_ns(at, float(own_ns.min()), float(own_ns.max()))
+        found.append(float(np.nan_to_num(bound_ns, nan=np.inf)))
+    return 2 * max(found)
 
 
-def _shift(clocks: ClockMap, position: int, start_ns: FloatArray) -> FloatArray:
+def _shift(clocks: ClockMap | DeviceClockMap, position: int, start_ns: FloatArray) -> FloatArray:
     shifted = clocks.to_reference(position, start_ns)
     return np.where(np.isnan(shifted), start_ns, shifted)
 
 
 def _measure_missed(
-    clocks: ClockMap, position: IntArray, own: RankOperations, start_ns: FloatArray, partner: IntArray
+    clocks: ClockMap | DeviceClockMap, position: IntArray, own: RankOperations, start_ns: FloatArray, partner: IntArray
 ) -> FloatArray:
     """How much of its wait a rank had behind it when its partner began, where clocks are nearer than that wait."""
     missed_ns = np.full(len(partner), np.nan)

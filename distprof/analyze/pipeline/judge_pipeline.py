@@ -20,7 +20,7 @@ from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
 from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
-from distprof.analyze.pipeline.thread_graph import build_thread_graph
+from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import FEW
@@ -79,7 +79,7 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
     if error_ratio <= MOST_ERROR_RATIO:
         candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
-        candidates += detect_held_up(recorded, thread, _measure_parts(measured_steps, frame, recorded))
+        candidates += detect_held_up(recorded, thread, _measure_parts(measured_steps, frame, recorded, thread))
         causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
     return JudgedPipeline(
         recorded=recorded, frame=frame, error_ratio=error_ratio, worst_error_ratio=worst, causes=causes
@@ -115,8 +115,11 @@ def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArr
     return work_ns
 
 
-def _measure_parts(measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded) -> Mapping[Phase, FloatArray]:
-    """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data."""
+def _measure_parts(
+    measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded, thread: ThreadGraph
+) -> Mapping[Phase, FloatArray]:
+    """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data,
+    and what is none of the others, with equals to compare it with, is other."""
 
     def read(name: str) -> FloatArray:
         values: FloatArray = measured_steps.run.column(name)[np.ix_(frame.position, frame.at)]
@@ -124,4 +127,10 @@ def _measure_parts(measured_steps: MeasuredSteps, frame: StepFrame, recorded: Re
 
     parts = {phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS}
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
+    if recorded.shape[1] > 1:  # other stages have other things to do between their operations
+        gap_ns = np.bincount(
+            recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
+            minlength=int(np.prod(recorded.shape)),
+        )  # fmt: skip
+        parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
     return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}

@@ -10,7 +10,7 @@ from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import COLUMN, FloatArray, IntArray
+from distprof.facts.run import COLUMN, Clock, FloatArray, IntArray
 from distprof.facts.trace import BoolArray
 
 MOST_OPERATIONS = 1_000_000
@@ -53,6 +53,8 @@ def frame_steps(measured_steps: MeasuredSteps, operations: PipelineOperations) -
     """The steps to replay, or why there are none."""
     ranks, first = np.unique(operations.rank, return_index=True)
     replica, stage = operations.dp[first], operations.pp[first]
+    if operations.clock is not Clock.HOST:
+        return "of exchanges on GPUs only some steps are timed"
     if operations.failures:
         return "sends and receives are not matched"
     if len(ranks) < int(measured_steps.present.sum()) or measured_steps.num_missing:

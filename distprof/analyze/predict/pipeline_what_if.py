@@ -30,25 +30,31 @@ def list_pipeline_what_ifs(
         return []
     now_ns = float(judged.recorded.step_ns.mean()) if step_ns is None else step_ns
     found = [
-        report_change(change, now_ns, saved, judged.frame.num_workers, tokens_per_s, assumption)
-        for change, saved, assumption in _list_changes(judged)
+        report_change(change, now_ns, saved, judged.frame.num_workers, tokens_per_s, assumption, rank=rank)
+        for change, rank, saved, assumption in _list_changes(judged)
         if saved.value >= MIN_SAVED_RATIO
     ]
     return sorted(found, key=lambda item: -item.saved_ratio.value)
 
 
-def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, Estimate, str]]:
+def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, int | None, Estimate, str]]:
     for _, cause in judged.causes:
         if cause.alone or cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
-            yield _describe(cause), cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
+            rank = None if cause.kind is PipelineCauseKind.UNEVEN_STAGE else cause.rank
+            yield _describe(cause), rank, cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
     recorded, whole_ns = judged.recorded, float(judged.recorded.step_ns.mean())
     if recorded.shape[2] > 1 and (kinds := recorded.list_firm()):
         saved_ns = recorded.list_costs(even_out(recorded, None, kinds))
-        yield "stages even", estimate(saved_ns, whole_ns)[1], "all stages have equally much to do, the same in all"
+        yield (
+            "stages even",
+            None,
+            estimate(saved_ns, whole_ns)[1],
+            "all stages have equally much to do, the same in all",
+        )
 
     if (more_ns := save_with_more_batches(recorded, MORE_BATCHES)) is not None and len(more_ns) >= FEW:
         assumption = "half as large a micro-batch takes half as long, and is sent as quickly as now"
-        yield "twice the micro-batches", estimate(more_ns, whole_ns)[1], assumption
+        yield "twice the micro-batches", None, estimate(more_ns, whole_ns)[1], assumption
 
 
 def _describe(cause: PipelineCause) -> str:

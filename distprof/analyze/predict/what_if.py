@@ -18,6 +18,10 @@ from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 
 MIN_SAVED_RATIO = 0.001
 """Share of the step; a change that saves less is not listed."""
+_OF_SEVERAL = (
+    VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA, VerdictKind.GARBAGE_COLLECTION,
+)  # fmt: skip
+"""Causes that are no single rank's."""
 MAX_RANKS = 4096
 """The largest job that is extrapolated to."""
 
@@ -54,8 +58,8 @@ def list_what_ifs(
             "every batch is ready when it is asked for",
         ),
     ]  # fmt: skip
-    for change, saved, assumption in _list_fixes(measured_steps, cycles, cause_costs):
-        found.append(report_change(change, now_ns, saved, count, tokens_per_s, assumption))
+    for change, rank, saved, assumption in _list_fixes(measured_steps, cycles, cause_costs):
+        found.append(report_change(change, now_ns, saved, count, tokens_per_s, assumption, rank=rank))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
     return [*found, *_guess_sizes(cycles, as_is_ns, now_ns, tokens_per_s)]
@@ -63,20 +67,21 @@ def list_what_ifs(
 
 def _list_fixes(
     measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs: CauseCosts | None
-) -> Iterator[tuple[str, Estimate, str]]:
+) -> Iterator[tuple[str, int | None, Estimate, str]]:
     """What each cause with a name would save if only it went, and all of them together."""
     if cause_costs is None:
         return
     for item, cost in cause_costs.named:
-        yield _describe(measured_steps, cycles, item), cost.lost_ratio, "its excess goes, its usual noise stays"
+        alone = len(item.rows) > 0 and item.kind not in _OF_SEVERAL
+        rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if alone else None
+        yield _describe(item, rank), rank, cost.lost_ratio, "its excess goes, its usual noise stays"
     number = sum(item.has_name for item, _ in cause_costs.named)
     if number > 1:
         change = f"all {number} named causes fixed"
-        yield change, cause_costs.together_ratio, "each of them as above"
+        yield change, None, cause_costs.together_ratio, "each of them as above"
 
 
-def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> str:
-    rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) else None
+def _describe(item: CandidateCause, rank: int | None) -> str:
     match item.kind:
         case VerdictKind.SLOW_RANK:
             return f"rank {rank} at normal speed"
@@ -86,6 +91,8 @@ def _describe(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidate
             return f"the link {' - '.join(item.hosts)} at normal speed"
         case VerdictKind.UNEQUAL_DATA:
             return "equal data on every rank"
+        case VerdictKind.UNEQUAL_SEQUENCES:
+            return "equal squares of sequence lengths on every rank"
         case VerdictKind.GARBAGE_COLLECTION:
             return "without collections of Python's garbage collector"
     return "without stalls" if rank is None else f"without rank {rank}'s stalls"
@@ -96,12 +103,13 @@ def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:
 
 
 def report_change(
-    change: str, now_ns: float, saved: Estimate, count: int, tokens_per_s: float | None, assumption: str
+    change: str, now_ns: float, saved: Estimate, count: int, tokens_per_s: float | None, assumption: str,
+    *, rank: int | None = None,
 ) -> WhatIf:  # fmt: skip
     """What a share of the step that is saved means for the job."""
     then_ns = now_ns * (1 - saved.value)
     return WhatIf(
-        change=change, step_ns=then_ns, saved_ratio=saved,
+        change=change, rank=rank, step_ns=then_ns, saved_ratio=saved,
         tokens_per_s=None if tokens_per_s is None or then_ns <= 0 else tokens_per_s * now_ns / then_ns,
         rank_hours_per_day=24 * count * saved.value if saved.value > 0 else None,
         assumption=assumption,
@@ -133,7 +141,7 @@ def _guess_sizes(cycles: SyncCycles, as_is_ns: FloatArray, now_ns: float, tokens
         ratio = float(as_is_ns.mean() / then_ns.mean())
         found.append(
             WhatIf(
-                change=f"{size} ranks", step_ns=now_ns / ratio, saved_ratio=saved,
+                change=f"{size} ranks", rank=None, step_ns=now_ns / ratio, saved_ratio=saved,
                 tokens_per_s=None if tokens_per_s is None else tokens_per_s * ratio * size / count,
                 rank_hours_per_day=None,
                 assumption="same work per rank, similar ranks, and a ring over similar links",

@@ -41,6 +41,8 @@ class MeanError:
     variance: float
     degrees_of_freedom: float
     """Of the variance, which is estimated itself."""
+    autocorrelation: float | None = None
+    """From step to step. None: not estimated."""
 
     @property
     def reach(self) -> float:
@@ -68,7 +70,7 @@ def measure_mean_error(values: FloatArray) -> MeanError:
     finite = float(ar1_variance_inflation(np.array(phi), number)) / correlation_time(phi)
     variance = float(slow @ slow) / count / (1 - phi) ** 2 * finite / number
     unsure = 2 / count + 4 * (1 + phi) / (number * (1 - phi))
-    return MeanError(variance=variance, degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, 2 / unsure))
+    return MeanError(variance=variance, degrees_of_freedom=max(MIN_DEGREES_OF_FREEDOM, 2 / unsure), autocorrelation=phi)
 
 
 def _transform(values: FloatArray, count: int) -> FloatArray:

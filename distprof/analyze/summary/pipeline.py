@@ -42,6 +42,7 @@ def report_pipeline(
     missing = measured_steps.run.meta.world_size - len(whole)
     known = [stage.bubble_ratio for stage in whole if stage.bubble_ratio is not None]
     return PipelineReport(
+        clock=operations.clock.value,
         num_stages=num_stages,
         replicas=len({stage.replica for stage in whole}),
         micro_batches=micro_batches,

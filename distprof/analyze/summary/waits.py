@@ -129,7 +129,7 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
-                bytes_per_step=_add_sizes(table, own),
+                bytes_per_step=_add_sizes(table, own), received_bytes=_add_received(measured_steps, table, own, steps),
                 wait_ns=_place(measured_steps, table, _mean_wait(waits.wait_ns[:, :, own], waits.bound_ns)),
                 transfer_ns=float(transfer_ns.mean()) if np.isfinite(transfer_ns).all() and not missing else None,
                 busy_ns=_place(measured_steps, table, busy_ns), exposed_ns=_place(measured_steps, table, exposed_ns),
@@ -156,6 +156,14 @@ def _compute_last_ratio(last: BoolArray, missing: int) -> FloatArray:
 def _add_sizes(table: Collectives, own: Sequence[int]) -> int | None:
     known = [size for index in own if (size := table.sizes_bytes[index]) is not None]
     return sum(known) if len(known) == len(own) else None
+
+
+def _add_received(
+    measured_steps: MeasuredSteps, table: Collectives, own: Sequence[int], steps: IntArray
+) -> tuple[float | None, ...]:  # fmt: skip
+    if table.received_bytes is None or not np.isfinite(received := table.received_bytes[:, steps][:, :, own]).all():
+        return ()
+    return _place(measured_steps, table, received.sum(axis=2).mean(axis=1))
 
 
 def _place(measured_steps: MeasuredSteps, table: Collectives, values: FloatArray) -> tuple[float | None, ...]:

@@ -10,13 +10,9 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import choose_clock
+from distprof.analyze.stats.significance import t_quantile
+from distprof.analyze.stats.statistics import LEVEL
 from distprof.facts.run import FloatArray, Run
-
-_T_95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""Student's t, two-sided 95 %, by degrees of freedom from 1; beyond the table its last value, slightly too wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,5 +61,5 @@ def bound_mean(values: Sequence[float] | FloatArray) -> tuple[float, float | Non
     number = len(values)
     if number < 2:
         return float(np.mean(values)), None
-    degrees_of_freedom = min(number - 1, len(_T_95))
-    return float(np.mean(values)), _T_95[degrees_of_freedom - 1] * float(np.std(values, ddof=1)) / math.sqrt(number)
+    far = t_quantile((1 - LEVEL) / 2, number - 1)
+    return float(np.mean(values)), far * float(np.std(values, ddof=1)) / math.sqrt(number)

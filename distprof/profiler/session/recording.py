@@ -284,6 +284,11 @@ class Recording(GuardedCalls):
         timeline.codes[position] = timeline.phase = timeline.place[1] = code
         timeline.count = position + 1
 
+    def add_sequences(self, squared_lengths: int) -> None:
+        """Adds the squares of the lengths of sequences that were found in a forward."""
+        if self._recorder is not None and self.open:
+            self._recorder.add_sequences(squared_lengths)
+
     def add_micro_step(self) -> None:
         """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
         if self._recorder is not None and self.open:

@@ -12,6 +12,7 @@ A session never raises into training: what is called in the wrong place does not
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -40,6 +41,8 @@ from distprof.record.step.timeline import PhaseContext
 
 T = TypeVar("T")
 MOST = 2**53
+MOST_LENGTHS = 2**16
+"""Sequences of one call."""
 """Larger numbers are not recorded exactly."""
 
 
@@ -106,21 +109,29 @@ class Session(Recording):
         """The same batches, with the time for getting each recorded: in phase data inside a step, apart between two."""
         return time_batches(self, batches)
 
-    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
+    def add_work(
+        self, *, tokens: int | None = None, micro_steps: int = 1, lengths: Iterable[int] | None = None
+    ) -> None:
         """Counts the tokens and micro-steps that the open step has processed on this rank.
 
         Args:
-            tokens: Of this call.
+            tokens: Of this call. None: the sum of ``lengths``.
             micro_steps: Of this call. 0 in every call of a step: each backward that is found is one.
+            lengths: Of its sequences, in tokens; attention takes time with their squares.
         """
         if self._recorder is None or not self.open:
             self.warn_outside_step("profiler.add_work()")
             return
-        counts = _count(tokens), _count(micro_steps)
-        if counts[0] is None or counts[1] is None:
-            self.warn_once("profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on")
+        each = [] if lengths is None else _count_each(lengths)
+        whole = sum(each) if tokens is None and each else tokens
+        counts = _count(whole), _count(micro_steps)
+        if counts[0] is None or counts[1] is None or each is None:
+            self.warn_once(
+                "profiler.add_work(): not counted; tokens, micro_steps and each of lengths are whole numbers from 0 on"
+            )
         else:
-            self._recorder.add_work(tokens=counts[0], micro_steps=counts[1])
+            squared = sum(length * length for length in each)
+            self._recorder.add_work(tokens=counts[0], micro_steps=counts[1], squared_lengths=squared)
 
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""
@@ -184,6 +195,19 @@ def _make_stand_in() -> Session:
 
 
 replace_methods(Session)
+
+
+def _count_each(values: Any) -> list[int] | None:
+    """Whole numbers from 0 on, also in a tensor on the host. None: they are none, or too many."""
+    if not getattr(values, "is_cpu", True):
+        return None
+    try:
+        each = values.tolist() if hasattr(values, "tolist") else values
+        counts = [_count(value) for value in itertools.islice(each, MOST_LENGTHS + 1)]
+    except (TypeError, RuntimeError):
+        return None
+    known = [count for count in counts if count is not None]
+    return known if len(known) == len(counts) <= MOST_LENGTHS else None
 
 
 def _count(value: Any) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -96,7 +96,7 @@ def _end(
     if issued is None:
         end()
         if batch is not None and batch.exchanges:
-            collective_watch.run(_follow_exchanges, collective_watch, works)
+            collective_watch.run(_follow_exchanges, collective_watch, works, batch.exchanges)
         return
     collective_watch.inside += 1
     try:
@@ -122,10 +122,15 @@ def _issue(batch: Batch, collective_watch: CollectiveWatch, later: bool) -> _Iss
     return _Issued(tickets, phase, waits)
 
 
-def _follow_exchanges(collective_watch: CollectiveWatch, works: Any) -> None:
-    """The block has exchanged with single ranks, as ``batch_isend_irecv`` does: its last work is what is waited for."""
+def _follow_exchanges(collective_watch: CollectiveWatch, works: Any, tickets: Sequence[int]) -> None:
+    """The block has exchanged with single ranks, as ``batch_isend_irecv`` does: its last work is what is waited for.
+
+    They run as one, so that one of them has the whole wait: what is received last, which computing goes on from.
+    """
     if works.works:
-        collective_watch.works[works.works[-1]] = EXCHANGE
+        *others, last = tickets
+        collective_watch.works[works.works[-1]] = (EXCHANGE[0], last, True)
+        collective_watch.joined[works.works[-1]] = tuple(others)
 
 
 def _follow(issued: _Issued, collective_watch: CollectiveWatch, works: Any, later: bool) -> None:

@@ -85,8 +85,8 @@ class Batch:
         every: Whether its backend collects all collectives, and not only those of which torch makes one.
         """
         self._group, self._every = group, every
-        self.exchanges = False
-        """Whether exchanges with single ranks are among them."""
+        self.exchanges: list[int] = []
+        """Tickets of the exchanges with single ranks that are among them."""
         self.sizes_bytes: dict[tuple[CollectiveKind, int, bool], int] = {}
         """Bytes by kind, code of the process group, and whether it runs on a device; in the order of the first call."""
 
@@ -154,6 +154,8 @@ class CollectiveWatch(_PartOfSteps):
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
         """By handle of an asynchronous collective: its ticket, the phase of the wait for it (-1: the running one),
         and whether it runs on a device."""
+        self.joined: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
+        """By handle of several exchanges: the tickets of those that end with the one in `works`."""
         self._codes: dict[str, int] = {}
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}

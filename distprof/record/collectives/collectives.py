@@ -60,8 +60,8 @@ _FORMS: dict[str, _Form] = {
     "gather": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "gather_single": _Form(_OTHER, 0, "tensor", 3, shard=True),
     "scatter": _Form(_OTHER, 0, "tensor", 3, shard=True),
-    "all_to_all": _Form(_EXCHANGE, 1, "input_tensor_list", 2),
-    "all_to_all_single": _Form(_EXCHANGE, 1, "input", 4),
+    "all_to_all": _Form(_EXCHANGE, 0, "output_tensor_list", 2),
+    "all_to_all_single": _Form(_EXCHANGE, 0, "output", 4),
     "barrier": _Form(_OTHER, -1, "", 0),
     "_broadcast_coalesced": _Form(_OTHER, 1, "tensors", 0, flag=False),  # DDP's buffers before forward, as of BatchNorm
 }
@@ -217,9 +217,11 @@ def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
             result = call(*args, **options)
         finally:
             now_ns = recorder.resume()
-        if exchanged:
+        if exchanged and not recorder.on_device.is_apart():  # on another stream, this is not when it is waited for
             recorder.end_operation(code, waits_from_ns, now_ns)
-        elif not over:
+            for other in collective_watch.joined.pop(work, ()):
+                recorder.end_operation(other, 0, now_ns)
+        elif not exchanged and not over:
             recorder.end_collective(ticket)
         return result
 
@@ -283,7 +285,8 @@ def _record_exchange(
     if collective_watch.recorder.recording:
         seen()
     if collective_watch.batch is not None:
-        collective_watch.batch.exchanges = True  # the work of the whole block is what is waited for
+        received = form.kind != _SEND  # the work of the whole block is what is waited for
+        collective_watch.batch.exchanges.insert(len(collective_watch.batch.exchanges) if received else 0, ticket)
     elif isinstance(work, dist.Work):
         collective_watch.works[work] = (EXCHANGE[0], ticket, True)
     return work
@@ -292,18 +295,19 @@ def _record_exchange(
 def _begin_exchange(
     collective_watch: CollectiveWatch, form: _Exchange, args: tuple[Any, ...], options: dict[str, Any]
 ) -> int:
-    """Records that an exchange is issued. Returns the ticket of the operation.
-
-    Not on a device, where the host sees when work is launched, and not when it runs.
-    """
+    """Records that an exchange is issued. Returns the ticket of the operation."""
     tensors, tag = pick(args, options, 1, "tensors"), pick(args, options, form.tag, "tag")
     peer = pick(args, options, 2, form.peer_name) if form.peer_name else UNKNOWN
     ranks = collective_watch.recorder.groups[collective_watch.look_up_code(args[0])][1]
     if ranks is not None and type(peer) is int and 0 <= peer < len(ranks):
         peer = ranks[peer]
     known = isinstance(tensors, (list, tuple)) and type(peer) is int and type(tag) is int
-    if not known or any(tensor.device.type != "cpu" for tensor in tensors):
+    if not known or not tensors:
+        return UNKNOWN
+    places = {tensor.device for tensor in tensors}
+    on_device = all(collective_watch.ends_on_device(args[0], place) for place in places)
+    if not on_device and any(place.type != "cpu" for place in places):
         return UNKNOWN
     return collective_watch.recorder.begin_operation(
-        form.kind, peer=peer, tag=tag, size_bytes=sum([tensor.nbytes for tensor in tensors])
+        form.kind, peer=peer, tag=tag, size_bytes=sum([tensor.nbytes for tensor in tensors]), on_device=on_device
     )

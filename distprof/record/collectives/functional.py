@@ -92,7 +92,10 @@ def _wrap_issue(
             given = args[position] if len(args) > position else options["group"]
             group = functional._resolve_group_name(given, options.get("tag", ""))
             code = collective_watch.look_up_code(group)
-            size_bytes, on_device = tensor.nbytes, collective_watch.ends_on_device(group, tensor.device)
+            size_bytes, on_device = (
+                _measure(kind, tensor, args, options),
+                collective_watch.ends_on_device(group, tensor.device),
+            )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # torch raises its own error
             return call(*args, **options)
         size_bytes *= collective_watch.look_up_size(code) if is_part else 1
@@ -111,6 +114,15 @@ def _wrap_issue(
         return result
 
     return collective_watch.surround(original, watch, name=name)
+
+
+def _measure(kind: CollectiveKind, tensor: Any, args: tuple[Any, ...], options: dict[str, Any]) -> int:
+    """Bytes of the tensor, or of what is received in its place."""
+    size_bytes: int = tensor.nbytes
+    splits = args[1] if len(args) > 1 else options.get("output_split_sizes")
+    if kind is CollectiveKind.ALL_TO_ALL and splits is not None and len(tensor):
+        size_bytes = sum(splits) * size_bytes // len(tensor)
+    return size_bytes
 
 
 def _wrap_wait(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from distprof.facts.run import PHASES, FloatArray
+from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray
 from distprof.facts.stand import GroupState, RankState, StoppedRank
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
@@ -23,6 +23,7 @@ from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
 EXCHANGES = "ranks send to each other point to point: what they wait for there is recorded, and nobody is blamed for it"
+_ALL_TO_ALL = KINDS.index(CollectiveKind.ALL_TO_ALL)
 _LAST_STEPS = 32
 _LAST_WINDOWS = 8
 """Windows whose steps may not all have been written yet: they end at least a round of the gather thread apart."""
@@ -319,4 +320,5 @@ def _describe(record: StepRecord) -> StepCollectives | None:
         end_ns=[item.end_ns for item in record.collectives],
         exposed_ns=[item.exposed_ns for item in record.collectives],
         device=record.device_times,
+        received_bytes=[item.size_bytes for item in record.collectives if item.kind == _ALL_TO_ALL],
     )

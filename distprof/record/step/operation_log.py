@@ -26,6 +26,8 @@ class LoggedOperations:
     first_ticket: int
     lost: int
     """Operations past `MAX_OPERATIONS`."""
+    on_device: bool
+    """Whether some are exchanges on a device, where the host sees when they are launched, and not when they run."""
 
 
 class OperationLog:
@@ -35,9 +37,11 @@ class OperationLog:
         self._facts: list[OperationFacts] = []
         self._times = [(-1, 0, 0)] * MAX_OPERATIONS
         self._first_ticket = self._lost = 0
+        self._on_device = False
 
-    def begin(self, facts: OperationFacts) -> int:
+    def begin(self, facts: OperationFacts, *, on_device: bool = False) -> int:
         """Records that an operation begins. Returns its ticket; -1: there is no room."""
+        self._on_device = self._on_device or on_device
         position = len(self._facts)
         if position >= MAX_OPERATIONS:
             self._lost += 1
@@ -55,8 +59,9 @@ class OperationLog:
         if not self._facts:
             return None
         logged = LoggedOperations(
-            facts=self._facts, times=self._times[: len(self._facts)], first_ticket=self._first_ticket, lost=self._lost
-        )
+            facts=self._facts, times=self._times[: len(self._facts)], first_ticket=self._first_ticket, lost=self._lost,
+            on_device=self._on_device,
+        )  # fmt: skip
         self._first_ticket += MAX_OPERATIONS
-        self._facts, self._lost = [], 0
+        self._facts, self._lost, self._on_device = [], 0, False
         return logged

@@ -66,6 +66,7 @@ class Recorder:
         """The open step, or the last one."""
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
         self._found_micro_steps = 0
+        self._squared_lengths = self._found_squared_lengths = 0
         self._collected_ns = [0] * len(PHASES)
         self._loss: Any = None
         self._grad_norm: Any = None
@@ -104,6 +105,7 @@ class Recorder:
             self._before_step.pop(0)()
         self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
+        self._squared_lengths = self._found_squared_lengths = 0
         self._loss, self._grad_norm, self._broken = None, None, None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
@@ -129,6 +131,7 @@ class Recorder:
         record = StepRecord(
             step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
+            squared_lengths=self._squared_lengths or self._found_squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
             logged=operations if self.recording else None, collected_ns=self._collected_ns if self.recording else None,
@@ -263,10 +266,16 @@ class Recorder:
         else:
             self.between.add_collection(duration_ns)
 
-    def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
-        """Adds to the tokens and micro-steps of this step, as the training loop counts them."""
+    def add_work(self, *, tokens: int, micro_steps: int = 1, squared_lengths: int = 0) -> None:
+        """Adds to the tokens and micro-steps of this step, and to the squares of its sequences' lengths, as the
+        training loop counts them."""
         self._tokens += tokens
         self._micro_steps += micro_steps
+        self._squared_lengths += squared_lengths
+
+    def add_sequences(self, squared_lengths: int) -> None:
+        """Adds the squares of the lengths of sequences that were found; what the training loop counts comes first."""
+        self._found_squared_lengths += squared_lengths
 
     def add_micro_step(self) -> None:
         """Counts a micro-step that was found. It counts in steps of which the loop itself counts none."""
@@ -400,18 +409,20 @@ class Recorder:
         return log.first_ticket + position
 
     def begin_operation(
-        self, kind: int, *, micro_batch: int = -1, stage: int = -1, peer: int = -1, tag: int = 0, size_bytes: int = 0
-    ) -> int:
+        self, kind: int, *, micro_batch: int = -1, stage: int = -1, peer: int = -1, tag: int = 0, size_bytes: int = 0,
+        on_device: bool = False,
+    ) -> int:  # fmt: skip
         """Records that a stage begins to compute, or that something is sent or received; see `facts.micro_batches`.
 
-        Between two steps it belongs to the next one, except in a stretch.
+        Between two steps it belongs to the next one, except in a stretch. ``on_device``: it is an exchange there.
 
         Returns:
             Its ticket; -1: it is not recorded.
         """
         if not (self.recording or (self.between.open and not self.between.stretches)):
             return -1
-        return self._operations.begin((kind, micro_batch, stage, peer, tag, size_bytes, self._now()))
+        facts = (kind, micro_batch, stage, peer, tag, size_bytes, self._draw_border())
+        return self._operations.begin(facts, on_device=on_device)
 
     def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
         """Records that an operation is over.
@@ -421,7 +432,7 @@ class Recorder:
             waits_from_ns: Since when it was waited for, host clock. 0: not at all.
             now_ns: When it was over. 0: now.
         """
-        now_ns = now_ns or self._now()
+        now_ns = now_ns or self._draw_border()
         self._operations.end(ticket, waits_from_ns or now_ns, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
@@ -450,6 +461,19 @@ class Recorder:
         timeline.room = MAX_SEGMENTS - 1
         timeline.insert(ALL_REDUCE, began_ns)
         self._note_wait(ticket)
+
+    def _draw_border(self) -> int:
+        """The time now, host clock. In a step whose collectives are timed on a device, a segment of the same kind
+        begins there, so that it is known on the device's clock too."""
+        timeline, timed = self.timeline, self.on_device
+        if not (self.recording and self._stamping and timed.times_collectives) or timeline.lost:
+            return self._now()
+        position = timeline.count - 1
+        ticket = self._issued.ticket_of_wait(position)
+        now_ns = self._switch(timeline.codes[position])
+        self._note_wait(ticket)
+        timed.stride.spend(self._now() - now_ns, collectives=1)
+        return now_ns
 
     def _switch(self, code: int) -> int:
         now_ns = self.timeline.switch(code)

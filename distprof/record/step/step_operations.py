@@ -28,7 +28,12 @@ _Timed = tuple[OperationFacts, int | None, int]
 
 
 def assemble_operations(
-    logged: LoggedOperations | None, segments: Segments, issued: Issued, *, evaluated: bool
+    logged: LoggedOperations | None,
+    segments: Segments,
+    issued: Issued,
+    *,
+    evaluated: bool,
+    device: Segments | None = None,
 ) -> StepOperations | None:
     """Puts the operations of a step together. None: there are none, or not all are known.
 
@@ -38,6 +43,8 @@ def assemble_operations(
         issued: The collectives of the step.
         evaluated: Whether the ranks evaluated since the step before, so that what came before the step is no part of
             its pipeline.
+        device: The segments on the device clock, on which the operations are then, if they exchange there. None: not
+            timed there.
     """
     if logged is None or logged.lost or segments.truncated or issued.lost:
         return None
@@ -50,11 +57,17 @@ def assemble_operations(
         timed += _read_phases(segments, ends_ns, moments_ns)
     if not any(facts[0] in _EXCHANGES for facts, *_ in timed):
         return None
+    if logged.on_device:
+        timed = [] if device is None else _move_to_device(timed, [segments.begin_ns, *ends_ns], device)
+        if device is None or not timed:
+            return None
+        segments, ends_ns = device, [*accumulate(device.durations_ns, initial=device.begin_ns)][1:]
     timed = _add_waits(timed, segments, ends_ns, issued)
     timed.sort(key=lambda item: item[0][-1])
     return StepOperations(
         order=tuple(facts[:-1] for facts, *_ in timed), start_ns=[facts[-1] for facts, *_ in timed],
         duration_ns=[duration_ns for _, duration_ns, _ in timed], waited_ns=[waited_ns for *_, waited_ns in timed],
+        on_device=logged.on_device,
     )  # fmt: skip
 
 
@@ -92,6 +105,32 @@ def _read_phases(segments: Segments, ends_ns: Sequence[int], moments_ns: Sequenc
         timed.append(((kind, numbers[kind], UNKNOWN, UNKNOWN, 0, 0, begin_ns), end_ns - begin_ns, 0))
         numbers[kind] += 1
     return timed
+
+
+def _move_to_device(timed: Sequence[_Timed], host_ns: Sequence[int], device: Segments) -> list[_Timed]:
+    """The operations on the device clock. Empty: some begin or end where the device has no time, as before its step.
+
+    Args:
+        timed: On the host clock.
+        host_ns: The borders of the step's segments there.
+        device: The same segments on the device clock.
+    """
+    device_ns = [*accumulate(device.durations_ns, initial=device.begin_ns)]
+    known = dict(zip(reversed(host_ns), reversed(device_ns), strict=True))  # of equal borders, the first
+    moved = list[_Timed]()
+    for (*facts, begin_ns), duration_ns, waited_ns in timed:
+        end_ns = begin_ns + (duration_ns or 0)
+        begin, end, since = (known.get(ns) for ns in (begin_ns, end_ns, end_ns - waited_ns))
+        if begin is None or end is None or since is None:
+            return []
+        kind, micro_batch, stage, peer, tag, size_bytes = facts
+        moved.append(
+            (
+                (kind, micro_batch, stage, peer, tag, size_bytes, begin),
+                None if duration_ns is None else end - begin, end - since,
+            )
+        )  # fmt: skip
+    return moved
 
 
 def _is_between(moments_ns: Sequence[int], begin_ns: int, end_ns: int) -> bool:

@@ -69,6 +69,8 @@ class StepRecord:
     """It ran without instruments."""
     micro_steps: int
     tokens: int
+    squared_lengths: int = 0
+    """Sum over the step's sequences. 0: not known."""
     step_host_ns: int
     marks: Marks | None = None
     """What ``segments`` and ``phase_host_ns`` are made of. None: they are there."""
@@ -80,7 +82,7 @@ class StepRecord:
     issued: Issued | None = None
     """None: nothing is known about collectives."""
     logged: LoggedOperations | None = None
-    """What ``operations`` are made of. None: there are none."""
+    """What ``operations`` are made of. None: there are none, or they are made."""
     scalars: tuple[float | None, float | None] = (None, None)
     """Loss and gradient norm. None: not given, not yet on the host, or not to be read."""
     between: BetweenRecord | None = None
@@ -167,7 +169,8 @@ def settle(record: StepRecord) -> StepRecord:
     issued = record.issued
     if issued is None or issued.lost:
         return record
-    record.operations, record.logged = _assemble_operations(record, issued), None
+    record.operations = _assemble_operations(record, issued)
+    record.logged = record.logged if record.operations is None else None
     whole = record.segments_lost == 0
     host_ns = record.segments.durations_ns if whole else None
     exposed = _compute_exposed(issued, host_ns, on_host=True)
@@ -202,6 +205,11 @@ def name_unseen(records: Sequence[StepRecord]) -> list[str]:
             flag & ON_DEVICE for flag in flags
         )
         and not any(record.device_times for record in records),
+        "the micro-batches of some steps are not known: sends or receives began outside of them, where the device is "
+        "not timed; mark steps with profiler.step()": any(
+            record.on_streams is not None and record.logged is not None and record.logged.on_device
+            for record in records
+        ),
         "how long compute waits for some asynchronous collectives is not known": awaited,
     }
     return [note for note, holds in facts.items() if holds]
@@ -211,7 +219,12 @@ def _assemble_operations(record: StepRecord, issued: Issued) -> StepOperations |
     if record.logged is None or record.failed:
         return None
     evaluated = record.between is not None and record.between.stretches_ns[_EVALUATION] > 0
-    return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated)
+    device = None
+    if record.device_ns is not None and record.begin_device_ns is not None:
+        device = Segments(
+            begin_ns=record.begin_device_ns, codes=record.segments.codes, durations_ns=tuple(record.device_ns)
+        )
+    return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated, device=device)
 
 
 def _compute_ends(issued: Issued, segments: Segments | None) -> list[int | None]:

@@ -17,7 +17,8 @@ from distprof.record.step.step_record import SeenCollective, StepRecord
 _FACTS = [
     COLUMN[name]
     for name in (
-        "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "begin_host_ns", "step_host_ns",
+        "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "squared_lengths",
+        "begin_host_ns", "step_host_ns",
         "begin_device_ns", "step_device_ns", "memory_bytes", "memory_peak_bytes", "loss", "grad_norm", "segments_lost",
     )
 ]  # fmt: skip
@@ -49,6 +50,7 @@ def pack_row(
     """
     facts: tuple[float | None, ...] = (
         record.step, record.warmup, record.failed, record.shadow, window, record.micro_steps, record.tokens,
+        record.squared_lengths or None,
         record.segments.begin_ns, record.step_host_ns, record.begin_device_ns, record.step_device_ns,
         memory_bytes, memory_peak_bytes, *record.scalars, None if record.shadow else record.segments_lost,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from distprof.render.markup import list_texts, make_section, show, show_rows, ta
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
@@ -82,7 +83,7 @@ def _draw(report: Report, section: Section) -> str:
     if section.key == "traced_modules":
         return draw_traced_modules(report)
     if section.key == "device_time" and report.activity is not None:
-        return draw_devices(choose_devices(report.activity))
+        return draw_devices(report, choose_devices(report.activity))
     return draw_steps(report) if section.key == "step_times" else ""
 
 
@@ -106,7 +107,7 @@ def _mark(name: str) -> str:
 def _show_tracebacks(report: Report) -> str:
     failed = [rank for rank in report.ranks if rank.traceback][:MAX_TRACEBACKS]
     return "".join(
-        f"<details><summary>Traceback of rank {rank.rank}</summary>"
+        f"<details><summary>Traceback of {show(name_rank(report, rank.rank))}</summary>"
         f"<pre>{_show_lines(rank.traceback or '')}</pre></details>"
         for rank in failed
     )

@@ -44,7 +44,7 @@ def draw_phases(report: Report, clock: str) -> str:
     )
 
 
-def draw_devices(devices: Sequence[DeviceReport]) -> str:
+def draw_devices(report: Report, devices: Sequence[DeviceReport]) -> str:
     """A bar per rank, what its device did side by side."""
     longest_ns = max((device.span_ns for device in devices), default=0.0)
     if longest_ns <= 0:
@@ -52,7 +52,7 @@ def draw_devices(devices: Sequence[DeviceReport]) -> str:
     legend = "".join(f'<li><i class="d-{head}"></i>{meaning}</li>' for head, _, meaning in DEVICE_PARTS)
     names = [(f"d-{head}", head) for head, *_ in DEVICE_PARTS]
     bars = [
-        (device.rank, f"rank {device.rank}", [float(getattr(device, field)) for _, field, _ in DEVICE_PARTS])
+        (device.rank, name_rank(report, device.rank), [float(getattr(device, field)) for _, field, _ in DEVICE_PARTS])
         for device in devices
     ]
     drawn = _draw_bars(bars, names, longest_ns, "Device time by rank")
@@ -73,7 +73,7 @@ def _draw_bars(
             if width > 0.05:
                 shapes.append(
                     f'<rect class="{kind}" x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}">'
-                    f"<title>{place}: {name} {format_time(time_ns)}</title></rect>"
+                    f"<title>{show(place)}: {name} {format_time(time_ns)}</title></rect>"
                 )
             x += width
     return frame(shapes, len(bars) * (BAR + GAP), title)
@@ -92,7 +92,7 @@ def draw_steps(report: Report) -> str:
             table = np.stack([np.nanmin(table, axis=0), np.nanmedian(table, axis=0), np.nanmax(table, axis=0)])
         names = ["smallest", "median", "largest"]
     else:
-        names = [f"rank {rank.rank}" for rank in report.ranks]
+        names = [show(name_rank(report, rank.rank)) for rank in report.ranks]
     top_ns = float(np.nanmax(table))
     if top_ns <= 0:
         return ""

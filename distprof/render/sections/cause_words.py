@@ -21,8 +21,9 @@ CAUSES = {
 }  # fmt: skip
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
-    VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector",
-    VerdictKind.UNEVEN_STAGE: "uneven stage", VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
+    VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEQUAL_SEQUENCES: "unequal sequences",
+    VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.UNEVEN_STAGE: "uneven stage",
+    VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
 FIX_ONLY, FIX_LAST = "fix only this", "fix last"
@@ -207,7 +208,8 @@ def show_saved_beside(cause: CauseReport, report: Report) -> str:
 
 
 def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]:
-    what = KINDS[cause.kind]
+    uneven = report.verdict.received is not None and cause is look_up_verdict_cause(report)
+    what = "unequal experts" if uneven else KINDS[cause.kind]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     return [

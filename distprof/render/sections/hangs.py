@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.facts.run import Phase, name_ranks
+from distprof.facts.run import Phase
+from distprof.render.sections.rank_names import name_rank, name_several
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text
 from distprof.report.hang_report import HangReport, PendingReport, RankStateReport
@@ -35,7 +36,7 @@ def describe_hang(report: Report) -> str:
     hang = report.hang
     if hang is None:
         return ""
-    waiting = _name(hang.waiting)
+    waiting, absent, where = _name(report, hang.waiting), _name(report, hang.absent), _describe_absent(report, hang)
     wait = "waits" if len(hang.waiting) == 1 else "wait"
     what = "" if hang.collective is None else _name_collective(hang.collective, hang.step, hang.inside)
     begun = any(place.step is not None for place in hang.states)
@@ -46,20 +47,19 @@ def describe_hang(report: Report) -> str:
     match hang.kind:
         case "absent" if hang.message is not None:
             missing = "sent what {} waits to receive" if hang.message == "recv" else "received what {} sends"
-            return f"{since}{_name(hang.absent)} has not {missing.format(waiting)}: {_describe_absent(hang)}"
+            return f"{since}{absent} has not {missing.format(waiting)}: {where}"
         case "absent" if {place.state for place in _list_absent(hang)} & {*_UNSAID}:
-            return f"{since}{waiting} {wait} for {_name(hang.absent)} in {what}: {_describe_absent(hang)}"
+            return f"{since}{waiting} {wait} for {absent} in {what}: {where}"
         case "absent":
-            where = _describe_absent(hang)
-            return f"{since}{_name(hang.absent)} did not come to {what}, which {waiting} {wait} for: {where}"
+            return f"{since}{absent} did not come to {what}, which {waiting} {wait} for: {where}"
         case "circle":
-            return f"{since}the ranks wait for each other: {_list_waits(hang.states)}"
+            return f"{since}the ranks wait for each other: {_list_waits(report, hang.states)}"
         case "mismatch":
             places = [place for place in hang.states if {*place.ranks} & {*hang.waiting}]
-            return f"{since}the ranks are in different collectives: {_list_waits(places)}"
+            return f"{since}the ranks are in different collectives: {_list_waits(report, places)}"
         case "together":
             return f"{since}{waiting} {wait} in {what}, and none is missing: do sizes differ, or is a link broken?"
-    return f"{since}no rank is known to wait in a collective; they stand {_list_places(hang.states)}"
+    return f"{since}no rank is known to wait in a collective; they stand: {_list_places(report, hang.states)}"
 
 
 def show_states(report: Report, most: int = MAX_ROWS) -> Section:
@@ -67,7 +67,8 @@ def show_states(report: Report, most: int = MAX_ROWS) -> Section:
     places = () if report.hang is None else report.hang.states
     rows = [
         (
-            _name(place.ranks), _name_place(place), _name_waited(place), clean_text(place.where or "", TEXT_LIMIT),
+            _name(report, place.ranks), _name_place(place), _name_waited(report, place),
+            clean_text(place.where or "", TEXT_LIMIT),
             clean_text(" < ".join(frame for frame in place.stack if frame != place.where), 4 * TEXT_LIMIT),
         )
         for place in places[:most]
@@ -79,8 +80,8 @@ def show_states(report: Report, most: int = MAX_ROWS) -> Section:
     )  # fmt: skip
 
 
-def _name(ranks: Sequence[int]) -> str:
-    return clean_text(name_ranks(ranks, most=MOST_RANGES))
+def _name(report: Report, ranks: Sequence[int]) -> str:
+    return name_several(report, ranks, most=MOST_RANGES)
 
 
 def _name_collective(pending: PendingReport, step: int | None, inside: bool) -> str:
@@ -103,13 +104,13 @@ def _name_group(pending: PendingReport | None) -> str:
     return f"group {clean_text(pending.group.removeprefix('group '), TEXT_LIMIT)}"
 
 
-def _describe_absent(hang: HangReport) -> str:
+def _describe_absent(report: Report, hang: HangReport) -> str:
     """Where the absent ranks stand."""
     places = _list_absent(hang)
     alone = len(places) == 1
+    it = "they" if alone and len(places[0].ranks) > 1 else "it"
     parts = [
-        f"{'it' if alone and len(place.ranks) == 1 else 'they' if alone else _name(place.ranks)} {_describe(place)}"
-        for place in places[:MOST_LISTED]
+        f"{it if alone else _name(report, place.ranks)} {_describe(report, place)}" for place in places[:MOST_LISTED]
     ]
     more = len(places) - MOST_LISTED
     return "; ".join(parts) + (f"; and {more} more places" if more > 0 else "")
@@ -119,10 +120,10 @@ def _list_absent(hang: HangReport) -> list[RankStateReport]:
     return [place for place in hang.states if {*place.ranks} & {*hang.absent}]
 
 
-def _describe(place: RankStateReport) -> str:
+def _describe(report: Report, place: RankStateReport) -> str:
     several = len(place.ranks) > 1
     if place.state == "stands":
-        message = f", {_name_message(place)}" if place.message is not None else ""
+        message = f", {_name_message(report, place)}" if place.message is not None else ""
         return f"{'stand' if several else 'stands'} {_name_step(place)}{message}{_name_line(place)}"
     words = _HOLDS if place.where is not None and place.state in ("silent", "unknown") else _STATES[place.state]
     if place.error is not None:
@@ -145,14 +146,14 @@ def _name_place(place: RankStateReport) -> str:
     return step if place.state == "stands" else f"{step}: {place.state}"
 
 
-def _name_waited(place: RankStateReport) -> str:
+def _name_waited(report: Report, place: RankStateReport) -> str:
     if place.message is not None:
-        return _name_message(place)
+        return _name_message(report, place)
     return "" if place.pending is None else _name_collective(place.pending, place.step, place.inside)
 
 
-def _name_message(place: RankStateReport) -> str:
-    peer = "any rank" if place.peer is None else f"rank {place.peer}"
+def _name_message(report: Report, place: RankStateReport) -> str:
+    peer = "any rank" if place.peer is None else name_rank(report, place.peer)
     return f"{place.message} {'to' if place.message == 'send' else 'from'} {peer}"
 
 
@@ -160,16 +161,18 @@ def _name_line(place: RankStateReport) -> str:
     return "" if place.where is None else f", at {clean_text(place.where, TEXT_LIMIT)}"
 
 
-def _list_waits(places: Sequence[RankStateReport]) -> str:
+def _list_waits(report: Report, places: Sequence[RankStateReport]) -> str:
     """What ranks wait in, and on which line."""
     ranks_by_line: dict[str, list[int]] = {}
     for place in places:
-        if _name_waited(place):
-            ranks_by_line.setdefault(f"{_name_waited(place)}{_name_line(place)}", []).extend(place.ranks)
-    shown = [f"{_name(sorted(ranks))} in {what}" for what, ranks in ranks_by_line.items()]
+        if _name_waited(report, place):
+            ranks_by_line.setdefault(f"{_name_waited(report, place)}{_name_line(place)}", []).extend(place.ranks)
+    shown = [f"{_name(report, sorted(ranks))} in {what}" for what, ranks in ranks_by_line.items()]
     return "; ".join(shown[:MOST_LISTED]) + ("; ..." if len(shown) > MOST_LISTED else "")
 
 
-def _list_places(places: Sequence[RankStateReport]) -> str:
-    parts = [f"{_name_step(each)}{_name_line(each) or ', at an unknown line'} ({_name(each.ranks)})" for each in places]
+def _list_places(report: Report, places: Sequence[RankStateReport]) -> str:
+    parts = [
+        f"{_name(report, each.ranks)} {_name_step(each)}{_name_line(each) or ', at an unknown line'}" for each in places
+    ]
     return "; ".join(parts[:MOST_LISTED]) + ("; ..." if len(parts) > MOST_LISTED else "")

@@ -13,6 +13,7 @@ from distprof.render.sections.module_tree import (
     name_branch,
     show_times,
 )
+from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.units import clean_text, format_bytes, format_count, format_factor, format_macs, format_time
 from distprof.report.job_modules import JobModule, JobModules
@@ -49,10 +50,9 @@ def show_modules(report: Report) -> Section:
 def _list_facts(report: Report, modules: JobModules) -> Iterator[Fact]:
     slow, rank = report.verdict.module, report.verdict.rank
     if slow is not None:
-        text = (
-            f"{clean_text(slow.name)} takes {format_time(slow.rank_ns)} of {report.verdict.phase} on rank {rank}, and "
-        )
-        yield Fact(label="slow module", text=f"{text}{format_time(slow.others_ns)} on the others")
+        text = f"{clean_text(slow.name)} takes {format_time(slow.rank_ns)} of {report.verdict.phase} on "
+        others = f"{format_time(slow.others_ns)} on the others"
+        yield Fact(label="slow module", text=f"{text}{name_rank(report, rank)}, and {others}")
     yield Fact(label="cost", text=_format_cost(modules))
     if len(modules.ranks) < report.world_size:
         yield Fact(label="ranks", text=f"{len(modules.ranks):,} of {report.world_size:,} have a profile")

@@ -69,6 +69,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
     match verdict.kind:
         case VerdictKind.SLOW_RANK | VerdictKind.SLOW_HOST:
             who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else name_rank(report, verdict.rank)
+            if verdict.received is not None:
+                return f"balance what the experts get: compare the router's loads on {who} with the others'"
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
@@ -87,6 +89,11 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             return _advise_stage(report, verdict)
         case VerdictKind.SLOW_REPLICA:
             return "compare the lengths of that replica's sequences, and its hosts, with the others'"
+        case VerdictKind.UNEQUAL_SEQUENCES:
+            return (
+                "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
+                "attention takes time with them"
+            )
         case VerdictKind.GARBAGE_COLLECTION:
             return (
                 "call gc.freeze() after the first steps, or gc.disable() and then gc.collect() on all ranks in the "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from distprof.render.sections.pipeline_words import PipelineShape, describe_pipeline_cause
 from distprof.render.sections.rank_names import describe_place, name_rank
-from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, make_columns
+from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_ratio, format_time
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 from distprof.report.report import Report
 
 PIPELINE_HEADS = (
-    "rank", "stage", "micro-batches", "forward", "backward", "waiting", "warm-up", "steady", "cool-down",
+    "rank", "place", "stage", "micro-batches", "forward", "backward", "waiting", "warm-up", "steady", "cool-down",
     "late sender", "late receiver", "transfer", "bubble",
 )  # fmt: skip
 NOTE_LIMIT, MAX_NOTES = 300, 4
@@ -70,36 +70,37 @@ def describe_bubble(pipeline: PipelineReport) -> str:
 
 def show_pipeline(report: Report) -> Section:
     """A row per rank, by replica and stage; of many, those that wait most and least."""
-    title = "pipeline: per step and rank, host clock"
     if report.pipeline is None:
-        return Section(key="pipeline", title=title)
+        return Section(key="pipeline", title="pipeline")
     stages = sorted(report.pipeline.stages, key=lambda item: (item.replica, item.stage or 0, item.rank))
     left_out = 0
     if len(stages) > MAX_RANK_ROWS:
         ordered = sorted(stages, key=lambda item: -(item.bubble_ratio or 0.0))
         left_out = len(stages) - 2 * EXTREMES
         stages = [*ordered[:EXTREMES], *ordered[-EXTREMES:]]
+    columns = make_columns(PIPELINE_HEADS, [_show_stage(report, item) for item in stages], ("place",))
     notes = [clean_text(note, NOTE_LIMIT) for note in report.pipeline.notes[:MAX_NOTES]]
     if replay := describe_replay(report.pipeline):
         notes.append(replay)
+    about = f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}"
     if left_out:
         notes.append(f"{left_out:,} ranks between the {EXTREMES} that wait most and least are left out")
     return Section(
-        key="pipeline", title=title, about=f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}",
-        columns=make_columns(PIPELINE_HEADS, [_show_stage(item, report.pipeline.replicas) for item in stages]),
-        notes=tuple(notes),
+        key="pipeline", title=f"pipeline: per step and rank, {report.pipeline.clock} clock", about=about,
+        columns=drop_places(columns), notes=tuple(notes),
     )  # fmt: skip
 
 
-def _show_stage(item: PipelineRankReport, replicas: int) -> list[str]:
+def _show_stage(report: Report, item: PipelineRankReport) -> list[str]:
+    known, several = describe_place(report, item.rank), report.pipeline is not None and report.pipeline.replicas > 1
     stage = NOT_MEASURED if item.stage is None else f"{item.stage:,}"
-    place = f"{stage} of replica {item.replica:,}" if replicas > 1 else stage
+    place = f"{stage} of replica {item.replica:,}" if several and not known else stage
     batches = NOT_MEASURED if item.micro_batches is None else f"{item.micro_batches:,}"
     times = (
         item.forward_ns, item.backward_ns, item.waiting_ns, item.warmup_ns, item.steady_ns, item.cooldown_ns,
         item.late_sender_ns, item.late_receiver_ns, item.transfer_ns,
     )  # fmt: skip
     return [
-        str(item.rank), place, f"{item.chunks:,} x {batches}" if item.chunks > 1 else batches,
+        str(item.rank), known, place, f"{item.chunks:,} x {batches}" if item.chunks > 1 else batches,
         *map(format_time, times), format_ratio(item.bubble_ratio),
     ]  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
+from distprof.facts.run import name_ranks
 from distprof.render.units import clean_text
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.report import Report
@@ -20,11 +22,38 @@ def name_rank(report: Report, rank: int | None) -> str:
 
 def describe_place(report: Report, rank: int | None) -> str:
     """``dp 1, tp 0``; empty: the rank has no coordinates."""
-    mesh = report.mesh
-    position = next((at for at, each in enumerate(report.ranks) if each.rank == rank), None)
-    if mesh is None or position is None or (place := mesh.coordinates[position]) is None:
+    return "" if rank is None else describe_common(report, [rank])
+
+
+def describe_common(report: Report, ranks: Sequence[int]) -> str:
+    """The coordinates that all these ranks share: ``dp 1``. Empty: they share none, or some have none."""
+    if report.mesh is None or not ranks:
         return ""
-    return ", ".join(f"{clean_text(axis, _AXIS_LIMIT)} {at}" for axis, at in zip(mesh.axes, place, strict=True))
+    places = [_find(report, rank) for rank in ranks]
+    return ", ".join(
+        f"{clean_text(axis, _AXIS_LIMIT)} {min(at)}"
+        for axis, *at in zip(report.mesh.axes, *(place for place in places if place is not None), strict=True)
+        if len(at) == len(places) and len({*at}) == 1
+    )
+
+
+def name_several(report: Report, ranks: Sequence[int], *, most: int | None = None) -> str:
+    """``ranks 4-7 (pp 1)``: `name_ranks` with what they share."""
+    named, place = name_ranks(ranks, most=most), describe_common(report, ranks)
+    return f"{named} ({place})" if place else named
+
+
+def _find(report: Report, rank: int) -> tuple[int, ...] | None:
+    """A rank's coordinates; ranks ascend."""
+    position = bisect_left(report.ranks, rank, key=lambda each: each.rank)
+    if report.mesh is None or position == len(report.ranks) or report.ranks[position].rank != rank:
+        return None
+    return report.mesh.coordinates[position]
+
+
+def list_rank_heads(report: Report) -> list[str]:
+    """The heads of a column per rank: its name, and its coordinates in a second line."""
+    return [f"rank {each.rank}\n{describe_place(report, each.rank)}".rstrip() for each in report.ranks]
 
 
 def read_dimension(report: Report, group: str) -> str:

@@ -87,3 +87,8 @@ def make_columns(
     pairs = zip(heads, zip(*rows, strict=True), strict=True) if rows else ()
     columns = (Column(head=head, cells=cells, is_text=head in texts) for head, cells in pairs)
     return tuple(column for column in columns if column.has_values() or not non_empty_only)
+
+
+def drop_places(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Without the coordinates of ranks, if there are none."""
+    return tuple(column for column in columns if column.head != "place" or column.has_values())

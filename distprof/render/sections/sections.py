@@ -13,11 +13,11 @@ from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
 from distprof.render.sections.pipeline import show_pipeline
-from distprof.render.sections.rank_names import describe_place, name_groups, read_dimension
-from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, make_columns
+from distprof.render.sections.rank_names import describe_place, list_rank_heads, name_groups, name_rank, read_dimension
+from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, drop_places, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
 from distprof.render.sections.traced_modules import show_traced_modules
-from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs, show_change
+from distprof.render.sections.verdict import list_evidence, list_waits, list_what_ifs, name_change, show_change
 from distprof.render.units import (
     NOT_MEASURED,
     clean_text,
@@ -35,7 +35,7 @@ from distprof.report.wait_report import ChangedSetting, Forecast, Spread
 
 EVIDENCE_HEADS = ("quantity", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
-WAIT_HEADS = ("collective", "group", "count", "payload", "wait", "transfer", "last")
+WAIT_HEADS = ("collective", "group", "count", "payload", "wait", "transfer", "last", "place")
 COMMUNICATION_HEADS = (
     "collective", "count", "payload", "busy", "exposed", "overlapped", "busy, device", "exposed, device",
     "overlapped, device",
@@ -68,11 +68,11 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
 def _list_verdict_sections(report: Report) -> list[Section]:
     """All causes, the evidence for the verdict, what changes would gain, and who waited for whom."""
     traced = is_traced(report)
-    assumptions = (clean_text(f"{item.change}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
+    assumptions = (clean_text(f"{name_change(report, item)}: {item.assumption}", TEXT_LIMIT) for item in report.what_if)
     evidence = make_columns(EVIDENCE_HEADS, list_evidence(report.verdict), non_empty_only=traced)
     forecasts = list_forecasts(report)
     what_ifs = make_columns(WHAT_IF_HEADS, [*list_what_ifs(report), *forecasts], non_empty_only=traced)
-    waits = make_columns(WAIT_HEADS, list_waits(report), non_empty_only=traced)
+    waits = drop_places(make_columns(WAIT_HEADS, list_waits(report), ("place",), non_empty_only=traced))
     causes = list_causes(report)
     about = "upper bounds, not additive" + ("; rows for other settings are estimates" if forecasts else "")
     return [
@@ -132,12 +132,12 @@ def show_phases(report: Report, step: StepReport) -> Section:
     inside.append(("step", step.spread_ns, 1.0 if phases else None, step.mean_ns))
     between = _choose_between(report) if step.clock == Clock.HOST.value else None
     outside = _list_between(between) if between is not None else []
-    heads = [f"rank {rank.rank}" for rank in report.ranks] if len(report.ranks) <= MAX_RANK_COLUMNS else []
+    heads = list_rank_heads(report) if len(report.ranks) <= MAX_RANK_COLUMNS else []
     rows = [*inside, *outside]
     ruled = (len(phases), *((len(inside), len(rows) - 1) if outside else ()))
     return Section(
         key="phases", title=f"phases by rank, {step.clock} clock: mean per step, ms", clock=step.clock,
-        columns=make_columns(PHASE_HEADS, [_show_row(*row[:3]) for row in rows]),
+        columns=make_columns(PHASE_HEADS, [_show_row(report, *row[:3]) for row in rows]),
         by_rank=make_columns(heads, [[format_milliseconds(value) for value in row[3][: len(heads)]] for row in rows]),
         ruled=ruled, notes=tuple(_list_notes(step, between, recorded=bool(phases))),
     )  # fmt: skip
@@ -154,10 +154,10 @@ def _list_between(between: BetweenReport) -> list[Row]:
     return [*rows, ("cycle", between.cycle_spread_ns, None, between.cycle_mean_ns)]
 
 
-def _show_row(name: str, spread: Spread, share_ratio: float | None) -> list[str]:
+def _show_row(report: Report, name: str, spread: Spread, share_ratio: float | None) -> list[str]:
     return [
         name, *map(format_milliseconds, (spread.min, spread.median, spread.max)),
-        NOT_MEASURED if spread.max_rank is None else str(spread.max_rank),
+        NOT_MEASURED if spread.max_rank is None else name_rank(report, spread.max_rank).removeprefix("rank "),
         "" if name == "cycle" else format_ratio(share_ratio),
     ]  # fmt: skip
 
@@ -217,14 +217,13 @@ def list_rank_sections(report: Report) -> list[Section]:
     columns = make_columns(
         ("rank", "place", "host", "device", own, *RANK_HEADS, "did"), _list_ranks(report, positions), TEXTS
     )
-    placed = any(describe_place(report, rank.rank) for rank in ranks)
     hidden = {
-        *([] if placed else ["place"]),
         *([] if any(rank.apart for rank in ranks) else ["did"]),
         *(["host"] if len(hosts) == 1 else []),
         *([] if left_out else [own]),
     }
-    columns = tuple(column for column in columns if column.head not in hidden and (column.has_values() or not traced))
+    shown = (column for column in columns if column.head not in hidden and (column.has_values() or not traced))
+    columns = drop_places(tuple(shown))
     rows = [] if traced else [_list_device(rank) for rank in ranks]
     devices = make_columns(DEVICE_HEADS, rows, TEXTS, non_empty_only=True)
     shown_heads = {column.head for column in devices} - {"rank", "device"}

@@ -27,11 +27,12 @@ from distprof.render.sections.cause_words import (
     show_share,
 )
 from distprof.render.sections.pipeline import describe_pipeline_verdict
-from distprof.render.sections.rank_names import name_groups, name_rank, read_dimension
+from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
 from distprof.render.units import (
     clean_text,
     format_bytes,
     format_excess,
+    format_factor,
     format_number,
     format_range,
     format_ratio,
@@ -47,6 +48,7 @@ from distprof.report.wait_report import (
     Verdict,
     VerdictKind,
     WaitReport,
+    WhatIf,
     is_sample,
 )
 
@@ -122,6 +124,10 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process unequal amounts of data in a step, and wait for the one with the most"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
         return f"{start}: {reason}; with equal amounts steps would be {gain}"
+    if verdict.kind is VerdictKind.UNEQUAL_SEQUENCES:
+        start = "ranks process sequences of unequal lengths, and wait for the one whose sequences are longest"
+        gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
+        return f"{start}: {reason}; with equal squares of lengths steps would be {gain}"
     if verdict.kind is VerdictKind.GARBAGE_COLLECTION:
         often = "some" if verdict.held_ratio is None else format_ratio(verdict.held_ratio)
         start = f"Python's garbage collector stops one rank or another in {often} of the steps, and the others wait"
@@ -152,6 +158,10 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
     sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(report, verdict)}"
+    if verdict.received is not None:
+        times = format_factor(verdict.received.more_ratio)
+        got = f"experts of {name} get {times} the tokens of the others (all_to_all in {verdict.received.phase})"
+        sentence = f"{got}: {sentence.replace(name, 'it', 1)}"
     if verdict.lost_ratio is None:
         return f"{sentence}, compared with the ranks present; what fixing it would gain is not known{doubt}"
     neighbour = _describe_neighbour(report)
@@ -161,9 +171,11 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     waited = ""
     if verdict.waited_ns is not None and verdict.confirmed is not False:
         waited = f"; {who} {format_time(verdict.waited_ns)} per step{together}"
-    fixed = f"{'host ' + hosts[0] if hosts else name}" if neighbour else "it"
+    fixed = f"fixing {'host ' + hosts[0] if hosts else name}" if neighbour else "fixing it"
+    if verdict.received is not None:
+        fixed = "giving all as many"
     gain = format_shorter_steps(report, verdict.lost_ratio)
-    return f"{sentence}{neighbour}{waited}; fixing {fixed} makes {gain}{doubt}"
+    return f"{sentence}{neighbour}{waited}; {fixed} makes {gain}{doubt}"
 
 
 def _format_steps(report: Report, verdict: Verdict) -> str:
@@ -260,9 +272,19 @@ def list_evidence(verdict: Verdict) -> list[list[str]]:
 def list_what_ifs(report: Report) -> list[list[str]]:
     """A row per change: its name, the resulting step, what is saved, tokens/s, rank-hours a day."""
     return [
-        show_change(item.change, item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day)
+        show_change(
+            name_change(report, item), item.step_ns, item.saved_ratio, item.tokens_per_s, item.rank_hours_per_day
+        )
         for item in report.what_if
     ]
+
+
+def name_change(report: Report, item: WhatIf) -> str:
+    """``rank 5 (dp 1, tp 0) at normal speed``."""
+    uneven = report.verdict.received is not None and item.rank == report.verdict.rank
+    if uneven and item.change.endswith("at normal speed"):
+        return f"as many tokens for {name_rank(report, item.rank)} as for the others"
+    return item.change.replace(f"rank {item.rank}", name_rank(report, item.rank), 1)
 
 
 def show_change(
@@ -301,8 +323,8 @@ def list_waits(report: Report) -> list[list[str]]:
             clean_text(_name_collective(report, items[0]), NAME_LIMIT)
             + " (host clock)" * (mixed and items[0].clock == "host"),
             name_groups(report, [item.group for item in items]),
-            str(items[0].count_per_step), format_bytes(items[0].bytes_per_step), _show_waits(items),
-            format_range([item.transfer_ns for item in items], format_time), _show_last(report, items),
+            str(items[0].count_per_step), _show_bytes(items), _show_waits(items),
+            format_range([item.transfer_ns for item in items], format_time), *_show_last(report, items),
         ]
         for items in rows
     ]  # fmt: skip
@@ -322,17 +344,27 @@ def _show_waits(items: Sequence[WaitReport]) -> str:
     return f"at least {shown}" if items[0].members_missing and known else shown
 
 
-def _show_last(report: Report, items: Sequence[WaitReport]) -> str:
-    """Who arrived last most often, and how often; n/a if members are missing, since one of them may have been last."""
+def _show_bytes(items: Sequence[WaitReport]) -> str:
+    """The buffer; of all-to-alls from what they bring least to what they bring most."""
+    received = [value for item in items for value in item.received_bytes]
+    return format_range(received, format_bytes) if received else format_bytes(items[0].bytes_per_step)
+
+
+def _show_last(report: Report, items: Sequence[WaitReport]) -> tuple[str, str]:
+    """Who arrived last most often, how often, and its coordinates; n/a if members are missing, since one of them may
+    have been last."""
     if items[0].members_missing:
         missing = sum(item.members_missing for item in items)
         members = missing + sum(value is not None for item in items for value in item.exposed_ns)
-        return f"n/a: {missing:,} of {members:,} missing"
+        return f"n/a: {missing:,} of {members:,} missing", ""
     known = [
         (value, -position) for item in items for position, value in enumerate(item.last_ratio) if value is not None
     ]
     share, position = max(known, default=(0.0, 0))
-    return f"rank {report.ranks[-position].rank}: {format_ratio(share)}" if share > 0 else "n/a"
+    if share <= 0:
+        return "n/a", ""
+    rank = report.ranks[-position].rank
+    return f"rank {rank}: {format_ratio(share)}", describe_place(report, rank)
 
 
 def describe_stall(stall: Stall, who: str = "") -> str:

@@ -24,10 +24,12 @@ SPARE: dict[str, tuple[str, ...]] = {
     "causes": ("late", "part", "critical"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
-    "waits": ("group", "payload", "count"),
+    "waits": ("group", "payload", "count", "place", "transfer"),
     "watch_ranks": ("last step", "other", "grad_norm", "optimizer", "data", "all_gather", "all_reduce"),
+    "pipeline": ("micro-batches", "warm-up", "cool-down", "steady", "transfer", "place"),
     "bandwidths": ("count", "ranks", "algorithm", "group", "slowest group"),
     "sweep_jobs": ("tokens/s", "total", "steps", "min", "max", "median", "std"),
+    "comparison_rows": ("usual", "its interval", "base, ms"),
     "sweep_effects": ("longer, shorter", "pairs", "least to most", "spread"),
     "module_depths": ("most time", "modules"),
     "module_tree": ("FLOP/s", "of time", "activations", "of forward", "of all", "class", "backward time"),
@@ -171,4 +173,4 @@ def encode_parts(parts: Iterable[RenderableType], console: Console) -> Segments:
 
 
 def _measure(cell: RenderableType) -> int:
-    return cell.cell_len if isinstance(cell, Text) else cell_len(str(cell))
+    return cell.cell_len if isinstance(cell, Text) else max(map(cell_len, str(cell).splitlines()), default=0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.render.sections.cause_words import KINDS, list_causes, look_up_verdict_cause, name_cause
-from distprof.render.sections.rank_names import describe_place
+from distprof.render.sections.rank_names import describe_common, describe_place
 from distprof.render.sections.sections import choose_spread
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.units import clean_text, format_bytes
@@ -47,6 +47,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "verdict": report.verdict.kind.value,
         "verdict_critical": report.verdict.critical,
         "verdict_rank": report.verdict.rank,
+        "verdict_place": describe_place(report, report.verdict.rank) or None,
         "verdict_phase": report.verdict.phase,
         "verdict_text": clean_text(describe_verdict(report), TEXT_LIMIT) or None,
         "verdict_late_ms": to_ms(report.verdict.late_ns),
@@ -166,8 +167,20 @@ def make_tables(report: Report, times: RankBySteps | None) -> dict[str, LoggedTa
         "verdict": LoggedTable(columns=("verdict",), rows=[[clean_text(describe_verdict(report), TEXT_LIMIT)]]),
         "ranks_by_phase": make_table(report),
         "causes": _list_causes(report),
-        "rank_by_step": LoggedTable(columns=TABLE_COLUMNS, rows=[] if times is None else list_cells(times)),
+        "rank_by_step": _list_cells(report, times),
     }
+
+
+def _list_cells(report: Report, times: RankBySteps | None) -> LoggedTable:
+    """Ranks by steps; of the coordinates, those that all ranks of a row share."""
+    rows: list[Row] = [] if times is None else [*list_cells(times)]
+    if times is None or report.mesh is None or not report.mesh.axes:
+        return LoggedTable(columns=TABLE_COLUMNS, rows=rows)
+    positions = {rank: position for position, rank in enumerate(times.ranks)}
+    for row in rows:
+        first, number = positions[int(row[0] or 0)], int(row[2] or 0)
+        row.insert(1, describe_common(report, times.ranks[first : first + number]))
+    return LoggedTable(columns=("rank", "place", *TABLE_COLUMNS[1:]), rows=rows)
 
 
 def make_table(report: Report) -> LoggedTable:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze.causes.find_causes import begin
-from distprof.analyze.causes.unequal_data import UnequalData, regress_on_tokens
+from distprof.analyze.causes.unequal_data import UnequalData, detect_unequal_data, regress
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
@@ -24,15 +24,17 @@ TOKEN_NS = 10_000.0
 """Of the forward; the backward takes twice that."""
 
 
-def make_steps(tokens: FloatArray) -> MeasuredSteps:
-    """The rows of cycles 1, 2, ... with these tokens."""
-    before = np.concatenate([tokens[:, :1], tokens], axis=1)
-    num_ranks, num_steps = before.shape
-    return choose_measured_steps(make_run(num_ranks=num_ranks, num_steps=num_steps, columns={"tokens": before}))
+def make_steps(tokens: FloatArray, **columns: FloatArray) -> MeasuredSteps:
+    """The rows of cycles 1, 2, ... with these tokens, and other columns."""
+    before = {
+        name: np.concatenate([values[:, :1], values], axis=1) for name, values in {"tokens": tokens, **columns}.items()
+    }
+    num_ranks, num_steps = before["tokens"].shape
+    return choose_measured_steps(make_run(num_ranks=num_ranks, num_steps=num_steps, columns=before))
 
 
 def explain(phase_ns: FloatArray, tokens: FloatArray) -> UnequalData | None:
-    return regress_on_tokens(cycles := make_cycles(phase_ns), begin(make_steps(tokens), cycles))
+    return regress(cycles := make_cycles(phase_ns), begin(make_steps(tokens), cycles))
 
 
 def add_tokens(phase_ns: FloatArray, tokens: FloatArray) -> FloatArray:
@@ -91,7 +93,7 @@ def test_a_delay_is_told_from_more_data_on_recorded_rows() -> None:
     )
     cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
     assert cycles is not None
-    found = regress_on_tokens(cycles, begin(measured_steps, cycles))
+    found = regress(cycles, begin(measured_steps, cycles))
     assert found is not None and found.candidate.part is Phase.FORWARD
     for own_ns, explained_ns in (
         (cycles.phase_ns[:, :, FORWARD], found.explained_ns[:, :, FORWARD]),
@@ -158,7 +160,7 @@ def test_gaps_before_buckets_have_their_own_share() -> None:
         cycles, groups=cycles.groups * 2, is_waited_on=np.array([False, True]), work_ns=work_ns,
         blocked_ns=np.zeros_like(work_ns), transfer_ns=np.zeros_like(work_ns),
     )  # fmt: skip
-    found = regress_on_tokens(cycles, begin(make_steps(tokens), cycles))
+    found = regress(cycles, begin(make_steps(tokens), cycles))
     assert found is not None
     more = tokens - np.median(tokens, axis=0)
     assert found.work_ns[:, :, 0] == pytest.approx(2 * TOKEN_NS * more, rel=0.03)
@@ -176,3 +178,34 @@ def test_who_is_who_does_not_matter(order: list[int], seed: int) -> None:
     found, moved = explain(own_ns, tokens), explain(own_ns[order], tokens[order])
     assert found is not None and moved is not None
     assert moved.explained_ns == pytest.approx(found.explained_ns[order])
+
+
+@pytest.mark.parametrize("tokens_too", [False, True])
+def test_squares_of_lengths_explain_what_equal_tokens_do_not(tokens_too: bool) -> None:
+    """Packed to 8 x 1,024 tokens: attention takes 2 ns for each pair of tokens; some have other tokens as well."""
+    draws = np.random.default_rng(5)
+    shape = (4, 60)
+    tokens = draw_tokens(draws, *shape) if tokens_too else np.full(shape, 8192.0)
+    squares = np.round(draws.uniform(2e6, 2e7, shape))
+    own_ns = np.broadcast_to(MEAN_NS, (*shape, len(MEAN_NS))).copy()
+    own_ns[:, :, FORWARD] += 2.0 * squares + (TOKEN_NS * tokens if tokens_too else 0)
+    cycles = make_cycles(own_ns)
+    found, left = detect_unequal_data(cycles, begin(make_steps(tokens, squared_lengths=squares), cycles))
+    kinds = [VerdictKind.UNEQUAL_SEQUENCES, VerdictKind.UNEQUAL_DATA]
+    assert [item.kind for item in found] == (kinds if tokens_too else kinds[:1])
+    assert "squares of the sequences' lengths" in (found[0].reason or "")
+    rest = left.phase_ns[:, :, FORWARD] - left.phase_ns[:, :, FORWARD].mean(axis=0)
+    assert np.abs(rest).max() < (0.05 if tokens_too else 0.001) * np.ptp(2.0 * squares)
+
+
+def test_squares_that_cost_no_time_are_no_cause() -> None:
+    draws = np.random.default_rng(6)
+    found = 0
+    for _ in range(50):
+        own_ns = draw_own(draws, 4, 60)
+        squares = np.round(draws.uniform(2e6, 2e7, (4, 60)))
+        cycles = make_cycles(own_ns)
+        found += len(
+            detect_unequal_data(cycles, begin(make_steps(np.full((4, 60), 8192.0), squared_lengths=squares), cycles))[0]
+        )
+    assert found == 0

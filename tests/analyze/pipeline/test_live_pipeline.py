@@ -123,7 +123,7 @@ def make_operations(rows: list[Row]) -> RankOperations:
     return RankOperations(
         step=step, kind=kind, micro_batch=micro_batch, stage=np.full(len(step), -1), peer=peer,
         tag=np.zeros_like(step), size_bytes=np.full(len(step), 64), start_ns=table[4], duration_ns=table[5],
-        waited_ns=table[6],
+        waited_ns=table[6], on_device=np.zeros(len(step), dtype=bool),
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def test_unequal_sequences_are_no_slow_rank() -> None:
         replicas=2, stages=2, sizes=lambda replica, step, batch: 1.5 if replica == 1 and step % 4 == 1 else 1.0
     )
     assert list_causes(found) == [(PipelineCauseKind.UNEQUAL_SEQUENCES, 1, None)]
-    assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.UNEQUAL_DATA, None)
+    assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.UNEQUAL_SEQUENCES, None)
 
 
 def test_a_slow_link_is_named_by_its_stages() -> None:

@@ -96,7 +96,7 @@ def test_where_everybody_has_come_nobody_is_blamed() -> None:
 def test_without_collectives_it_says_where_the_ranks_stand() -> None:
     stand = make_stand(source="none", groups=())
     assert tell(make_hang(stand, stand)).endswith(
-        f"no rank is known to wait in a collective; they stand in step 12, backward, at {WHERE} (ranks 0-1)"
+        f"no rank is known to wait in a collective; they stand: ranks 0-1 in step 12, backward, at {WHERE}"
     )
 
 
@@ -170,14 +170,15 @@ def test_a_rank_is_blamed_for_a_message_that_it_has_not_sent() -> None:
     )
     sends = make_stand(message=Message(kind="send", peer=1))
     assert "rank 1 has not received what rank 0 sends" in tell(make_hang(sends, busy))
-    assert "they stand in step 12" in tell(make_hang(sends, make_stand(message=Message(kind="recv", peer=0))))  # met
+    receives = make_stand(message=Message(kind="recv", peer=0))
+    assert "they stand: rank 0 in step 12" in tell(make_hang(sends, receives))  # met
     crossed = tell(make_hang(make_stand(make_group(27, 27)), make_stand(message=Message(kind="recv", peer=0))))
     assert crossed.endswith(
         f"the ranks wait for each other: rank 0 in all_reduce 7 of step 12 (default group), at {WHERE}; "
         f"rank 1 in recv from rank 0, at {WHERE}"
     )
     nobody = make_stand(message=Message(kind="recv", peer=9))
-    assert "they stand in step 12" in tell(make_hang(nobody, nobody))
+    assert "they stand: ranks 0-1 in step 12" in tell(make_hang(nobody, nobody))
 
 
 def test_the_rank_whose_failure_ended_the_others_is_named_with_its_error() -> None:

@@ -13,7 +13,7 @@ from distprof.analyze.make_report import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
 from distprof.facts.operations import KINDS
-from distprof.facts.run import Run
+from distprof.facts.run import COLUMN, Run
 from distprof.render.sections.pipeline import list_pipeline, show_pipeline
 from distprof.report.pipeline_report import PipelineReport
 from tests.factories import make_run
@@ -74,6 +74,7 @@ def make_operations(rows: Sequence[Row]) -> RankOperations:
     return RankOperations(
         step=step, kind=kind, micro_batch=micro_batch, stage=np.full(len(step), -1), peer=peer, tag=tag,
         size_bytes=np.full(len(step), 64), start_ns=10.0**9 + table[5], duration_ns=table[6], waited_ns=table[7],
+        on_device=np.zeros(len(step), dtype=bool),
     )  # fmt: skip
 
 
@@ -131,6 +132,30 @@ def test_warm_up_steady_state_and_cool_down_by_hand() -> None:
     assert two.bubble_ratio == pytest.approx(36 / 51)
     assert (one.forward_ns, one.backward_ns, one.steady_ns, one.waiting_ns) == (10, 15, 1, 1)
     assert (one.late_sender_ns, one.late_receiver_ns, one.transfer_ns) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_on_devices_the_clocks_of_the_devices_are_compared(known: bool) -> None:
+    """Each device's clock has a zero of its own. Where no reading relates it to its host's, waits are not split."""
+    run = make_job(play(2, 4, order_1f1b, transfer_ns=5))
+    zeros_ns = [3e12, 9e12]
+    timed = [
+        dataclasses.replace(own, start_ns=own.start_ns + zero_ns, on_device=np.ones_like(own.step, dtype=bool))
+        for own, zero_ns in zip(run.operations, zeros_ns, strict=True) if own is not None
+    ]  # fmt: skip
+    if known:
+        at_ns = np.array([10.0**9, 2 * 10.0**9])
+        for position, zero_ns in enumerate(zeros_ns):
+            run.rows[position, :2, COLUMN["anchor_host_ns"]] = at_ns
+            run.rows[position, :2, COLUMN["anchor_device_ns"]] = at_ns + zero_ns
+            run.rows[position, :2, COLUMN["anchor_bound_ns"]] = 0.1
+    on_host, found = report(run), report(dataclasses.replace(run, operations=tuple(timed)))
+    assert (on_host.clock, found.clock, found.notes) == ("host", "device", ())
+    for one, other in zip(on_host.stages, found.stages, strict=True):
+        same = ("stage", "forward_ns", "backward_ns", "waiting_ns", "warmup_ns", "steady_ns", "cooldown_ns")
+        assert [getattr(other, name) for name in same] == pytest.approx([getattr(one, name) for name in same])
+        assert other.late_sender_ns == (pytest.approx(one.late_sender_ns, abs=5) if known else None)
+    assert found.bubble_ratio == pytest.approx(on_host.bubble_ratio)
 
 
 def test_a_sender_waits_for_a_receiver_that_is_not_ready() -> None:

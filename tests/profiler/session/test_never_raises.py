@@ -185,7 +185,10 @@ def test_fault_47_one_sentence_says_how_it_is_called() -> None:
     unknown = "got an unexpected keyword argument 'vec'"
     assert case.said == [
         f"distprof: profiler.keep_scalars(*, loss=None, grad_norm=None): call ignored: {unknown}",
-        "distprof: profiler.add_work(*, tokens, micro_steps=1): call ignored: too many positional arguments",
+        (
+            "distprof: profiler.add_work(*, tokens=None, micro_steps=1, lengths=None): call ignored: "
+            "too many positional arguments"
+        ),
         "distprof: profiler.phase(phase): call ignored: missing a required argument: 'phase'",
         "distprof: profiler.step(*, warmup=None): call ignored: too many positional arguments",
     ]

@@ -68,8 +68,27 @@ def test_work_that_is_no_number_costs_a_sentence() -> None:
     [step] = case.steps()
     assert (step.tokens, step.micro_steps) == (12, 3)
     assert case.said == [
-        "distprof: profiler.add_work(): not counted; tokens and micro_steps are whole numbers from 0 on"
+        (
+            "distprof: profiler.add_work(): not counted; tokens, micro_steps and each of lengths are whole numbers "
+            "from 0 on"
+        )
     ]
+
+
+def test_lengths_are_counted_as_tokens_and_squares_before_those_that_are_found() -> None:
+    case = Case()
+    with case.session.step():
+        case.session.add_sequences(1000)
+        case.session.add_work(lengths=[3, 4])
+        case.session.add_work(tokens=10, lengths=torch.tensor([5]))
+        for wrong in ([1.5], 3, [-1], ["4"], torch.ones(2, device="meta", dtype=torch.int64)):
+            case.session.add_work(lengths=wrong)  # type: ignore[arg-type]
+    with case.session.step():
+        case.session.add_sequences(1000)
+    first, second = case.steps()
+    assert (first.tokens, first.squared_lengths, first.micro_steps) == (17, 9 + 16 + 25, 2)
+    assert (second.tokens, second.squared_lengths) == (0, 1000)
+    assert len(case.said) == 1
 
 
 def test_micro_steps_are_those_that_the_loop_counts_and_without_them_those_that_are_found() -> None:

@@ -13,18 +13,20 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice
 from benchmarks.simulate.device_graph import CapturedWork
+from distprof.facts.micro_batches import OPERATION_KINDS
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import watch_collectives
+from distprof.record.collectives.collectives import EXCHANGES, watch_collectives, watch_exchanges
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
-from tests.record.collectives.device_group import DeviceGroup, Layer, open_group
+from tests.record.collectives.device_group import DeviceGroup, Issued, Layer, open_group
 
 US = 1_000
 KERNEL_NS, TRANSFER_NS = 100 * US, 700 * US
@@ -195,3 +197,55 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
     thread.start()
     thread.join()
     return done[0]
+
+
+def test_exchanges_are_operations_on_the_device_also_those_of_one_block(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block, as of ``batch_isend_irecv`` under NCCL, runs as one, and what is received has its wait."""
+    for name in EXCHANGES:
+        monkeypatch.setattr(dist.ProcessGroup, name, lambda group, tensors, *where: issue(group))
+    monkeypatch.setattr(DeviceGroup, "_start_coalescing", lambda group, device: None, raising=False)
+    monkeypatch.setattr(DeviceGroup, "_end_coalescing", lambda group, device: issue(group), raising=False)
+    clock = rank.recorder.timeline.now
+    assert isinstance(clock, HostClock)
+
+    def issue(group: DeviceGroup) -> Any:
+        clock.advance(US)  # what the host needs for it
+        return group._issue(None)
+
+    def wait(work: Issued) -> bool:
+        clock.advance(US)
+        return block(work)
+
+    block = Issued.block
+    monkeypatch.setattr(Issued, "block", wait)
+    undo, tensor = watch_exchanges(rank.collective_watch, lambda: None), torch.ones(4)
+
+    def work() -> None:
+        dist.recv(tensor, 1)
+        for phase in (FORWARD, BACKWARD):
+            clock.advance(US)
+            rank.recorder.enter(phase)
+            clock.advance(US)
+            rank.device.current_stream().launch(KERNEL_NS)
+            rank.recorder.exit()
+        clock.advance(US)
+        with distributed_c10d._coalescing_manager(None, torch.device("cpu"), async_ops=True) as works:
+            dist.irecv(tensor, 1)
+            dist.isend(tensor, 1)
+        works.works[-1].wait()
+
+    for step in range(2):
+        rank.run_step(step, work, phase=PHASE_CODE[Phase.OTHER])
+    undo()
+    for record in rank.finish():
+        done = record.operations
+        assert done is not None and done.on_device
+        assert [OPERATION_KINDS[kind] for kind, *_ in done.order] == [
+            "receive", "forward", "backward", "receive", "send",
+        ]  # fmt: skip
+        assert [peer for *_, peer, _, _ in done.order] == [1, -1, -1, 1, 1]
+        assert done.waited_ns[0] == pytest.approx(TRANSFER_NS, rel=0.05)
+        assert done.waited_ns[3] > TRANSFER_NS and done.waited_ns[4] == 0  # three are behind each other on one stream
+        assert [ns or 0 for ns in done.duration_ns[1:3]] == pytest.approx([KERNEL_NS] * 2, rel=0.05)
