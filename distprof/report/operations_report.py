@@ -39,6 +39,8 @@ class PipelineCause:
     """A cause with what it costs, by a replay without it."""
 
     kind: PipelineCauseKind
+    """"slow_worker": one stage of one replica is slow; "held_up": one rank is late in some micro-batches, or outside of
+    forwards and backwards; "slow_replica"; "uneven_stage"; "unequal_sequences"; "slow_link"; "collections"."""
     replica: int | None
     """Coordinate ``dp``. None: it is on all replicas."""
     stage: int | None
