@@ -9,6 +9,7 @@ import dataclasses
 import enum
 from typing import Any
 
+from distprof.report.step_timeline import StepTimeline
 from distprof.report.wait_report import Estimate
 
 OPERATIONS_SCHEMA = "distprof.operations_report/1"
@@ -39,6 +40,8 @@ class PipelineCause:
     """A cause with what it costs, by a replay without it."""
 
     kind: PipelineCauseKind
+    """"slow_worker": one stage of one replica is slow; "held_up": one rank is late in some micro-batches, or outside of
+    forwards and backwards; "slow_replica"; "uneven_stage"; "unequal_sequences"; "slow_link"; "collections"."""
     replica: int | None
     """Coordinate ``dp``. None: it is on all replicas."""
     stage: int | None
@@ -151,6 +154,8 @@ class OperationsReport:
     judged: bool
     """Whether there were enough steps to look for causes."""
     notes: tuple[str, ...]
+    timelines: tuple[StepTimeline, ...]
+    """The whole step nearest to the median, and the longest one."""
 
     @property
     def complete(self) -> bool:

@@ -12,12 +12,25 @@ from distprof.render.sections.pipeline_words import (
     show_ratio,
 )
 from distprof.render.sections.rank_names import describe_pipeline_place
-from distprof.render.sections.section_types import Fact, Section, make_columns
+from distprof.render.sections.section_types import Card, Fact, Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_time
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind, StageReport
 from distprof.report.wait_report import Estimate
 
 NOBODY = "no worker, stage, link or micro-batch stands out"
+ADVICE = {
+    PipelineCauseKind.SLOW_WORKER: "compare its clock rates, temperature and processes with those of the same stage on "
+    "the other replicas (distprof doctor)",
+    PipelineCauseKind.UNEVEN_STAGE: "move layers from that stage to the others",
+    PipelineCauseKind.SLOW_REPLICA: "compare the lengths of its sequences with the other replicas', then its hosts",
+    PipelineCauseKind.UNEQUAL_SEQUENCES: "balance micro-batches and replicas by what their sequences cost: the sum of "
+    "the squares of their lengths",
+    PipelineCauseKind.SLOW_LINK: "test the link by itself (nccl-tests, iperf), and look for other traffic",
+    PipelineCauseKind.HELD_UP: "compare what it does there with the others",
+    PipelineCauseKind.COLLECTIONS: "let all workers collect in the same steps: gc.disable(), and gc.collect() every so "
+    "many steps",
+}  # fmt: skip
+"""What to do next."""
 MOST_REASONS = 100
 """Steps of which it is said why they are left out."""
 REASON_LIMIT = 200
@@ -53,6 +66,20 @@ def _name_worker(cause: PipelineCause) -> str | None:
         return None
     rank = "" if cause.rank is None else f" (rank {cause.rank:,})"
     return f"dp {cause.replica}, stage {cause.stage}{rank}"
+
+
+def make_pipeline_card(report: OperationsReport) -> Card:
+    """The card of such a job, for its page."""
+    if not report.judged or not report.causes:
+        title = "No verdict" if not report.judged else "Nothing stands out"
+        return Card(title=title, cost="", why=describe_pipeline(report), advice="", critical=False)
+    cause = report.causes[0]
+    place = describe_pipeline_place(cause)
+    return Card(
+        title=f"{PIPELINE_KINDS[cause.kind].capitalize()}{f': {place}' if place else ''}",
+        cost=f"{format_time(cause.lost_ns.value)} per step, {show_share(cause.lost_ratio, 'of it')}",
+        why=describe_pipeline(report), advice=ADVICE[cause.kind], critical=False,
+    )  # fmt: skip
 
 
 def list_pipeline_facts(report: OperationsReport) -> list[Fact]:
