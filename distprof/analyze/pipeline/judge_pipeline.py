@@ -138,6 +138,8 @@ def _measure_parts(
                 recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=len(gap_ns)
             ).reshape(recorded.shape)
             whole_ns = read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns")
-            parts[phase] = np.clip(whole_ns - inside_ns, 0.0, gap_ns.reshape(recorded.shape))
+            parts[phase] = np.clip(
+                whole_ns - inside_ns, 0.0, np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
+            )
         parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
     return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}
