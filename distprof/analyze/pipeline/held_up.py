@@ -126,7 +126,7 @@ def _describe_part(
     more_ns = float(midmean(excess_ns[:, replica, stage]))
     usual_ns = float(np.median(own_ns[:, replica, stage])) - more_ns
     rows = thread.gap & (found.replica == replica) & (found.stage == stage)
-    if phase is not Phase.OTHER:
+    if phase not in (Phase.OTHER, *PHASES_OF.values()):
         rows &= thread.before if phase in BEFORE else ~thread.before
     work_ns = recorded.graph.work_ns.copy()
     step = recorded.graph.step[rows]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
-from distprof.analyze.pipeline.candidates import PipelineCandidate
+from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
 from distprof.analyze.pipeline.chained_replay import ChainedReplay
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages
 from distprof.analyze.pipeline.held_up import detect_held_up
@@ -132,5 +132,14 @@ def _measure_parts(
             recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
             minlength=int(np.prod(recorded.shape)),
         )  # fmt: skip
+        for kind, phase in PHASES_OF.items():  # what the phase holds besides its operations
+            rows = recorded.select(kind)
+            inside_ns = np.bincount(
+                recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=len(gap_ns)
+            ).reshape(recorded.shape)
+            whole_ns = read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns")
+            parts[phase] = np.clip(
+                whole_ns - inside_ns, 0.0, np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
+            )
         parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
     return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}

@@ -72,7 +72,8 @@ def play(job: Job, seed: int = 0) -> Run:
     run = make_run(num_ranks=ranks, num_steps=STEPS, num_warmup=WARMUP, columns={
         "begin_host_ns": begins, "step_host_ns": ends - begins, "data_host_ns": data, "data_wait_host_ns": 0,
         "optimizer_host_ns": ends - left, "optimizer_wait_host_ns": 0, "grad_norm_host_ns": 0,
-        "grad_norm_wait_host_ns": 0, "between_data_host_ns": 0,
+        "grad_norm_wait_host_ns": 0, "forward_host_ns": 0, "forward_wait_host_ns": 0, "backward_host_ns": 0,
+        "backward_wait_host_ns": 0, "between_data_host_ns": 0,
     }, infos={rank: {"point_to_point": True} for rank in range(ranks)})  # fmt: skip
     met = Collectives(
         group="norm", ranks=np.arange(ranks), size=ranks, kinds=(CollectiveKind.ALL_REDUCE,),
