@@ -13,6 +13,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 NAMED_PATH = re.compile(r"\b((?:distprof|tests|conf|launch|docs|benchmarks)/[\w./-]*\w/?)(?![\w<*])")
 LONGEST_README_LINES = 80
+LARGEST_PICTURE_BYTES = 90_000
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -67,6 +68,17 @@ def test_the_readme_is_short_and_leads_to_every_page() -> None:
     readme = PAGES[0].read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= LONGEST_README_LINES
     assert not [page.name for page in PAGES[2:] if f"](docs/{page.name}" not in readme]
+
+
+def test_every_picture_of_the_gallery_is_small_and_has_the_command_that_makes_it() -> None:
+    """As `launch/gallery.sh` reads the page: the block below a picture writes to the folder of its name."""
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    names = re.findall(r"^!\[.*\]\(pictures/(.*)\.png\)$", text, re.M)
+    commands = dict(re.findall(r"^!\[.*\]\(pictures/(.*)\.png\)\n\n```bash\n((?:.+\n)+?)```$", text, re.M))
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "pictures").glob("*.png")}
+    assert names == list(commands) and len(names) == text.count("\n## ") and set(names) == set(pictures)
+    assert not [name for name in names if not re.search(rf"[= ]runs/gallery/{name}\s", commands[name])]
+    assert max(pictures.values()) <= LARGEST_PICTURE_BYTES
 
 
 def find_rows(heading: str) -> list[list[str]]:

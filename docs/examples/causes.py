@@ -15,7 +15,7 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 rng = random.Random(dist.get_rank())
-gc.set_threshold(100_000 if CAUSE == "collector" else 700)
+gc.set_threshold(200_000 if CAUSE == "collector" else 700)
 
 
 def work(step: int) -> None:
@@ -23,7 +23,7 @@ def work(step: int) -> None:
     time.sleep(0.04 + (rng.expovariate(1 / 0.03) if CAUSE == "jitter" else 0))
     if CAUSE == "stalls" and dist.get_rank() == 1 and step % 16 == 15:
         time.sleep(0.6)
-    for _ in range(rng.randrange(10_000, 30_000) if CAUSE == "collector" else 0):
+    for _ in range(rng.randrange(20_000, 60_000) if CAUSE == "collector" else 0):
         cycle = []
         cycle.append(cycle)  # garbage that only the collector finds, at another pace on each rank
 

@@ -88,7 +88,7 @@ def show_card(card: Card) -> str:
     kind = "card critical" if card.critical else "card"
     rows = [("Cost", card.cost), ("Why", card.why), ("Next", card.advice)]
     listed = "".join(
-        f'<div class="{name.lower()}"><dt>{name}</dt><dd>{show(end_sentence(text), 4_000)}</dd></div>'
+        f'<div class="{name.lower()}"><dt>{name}</dt><dd>{_show_sentences(text)}</dd></div>'
         for name, text in rows
         if text
     )
@@ -96,6 +96,11 @@ def show_card(card: Card) -> str:
         f'<section class="{kind}" aria-labelledby="verdict"><h2 id="verdict"><small>Verdict</small> '
         f"{show(card.title)}</h2><dl>{listed}</dl></section>"
     )
+
+
+def _show_sentences(text: str) -> str:
+    """No line begins with the sign of its percentage."""
+    return show(end_sentence(text), 4_000).replace(" %", "&nbsp;%")
 
 
 def _show_numbers(report: Report) -> str:

@@ -67,7 +67,7 @@ def _name_culprit(report: Report) -> str:
         name = name_link(verdict.hosts)
         return f"{name[0].upper()}{name[1:]} is slow"
     if verdict.kind is VerdictKind.STALLS:
-        who = "" if verdict.rank is None else f": {name_rank(report, verdict.rank)}"
+        who = "" if verdict.rank is None else f" on {name_rank(report, verdict.rank)}"
         return f"Single steps stall{who}{_name_reason(report)}"
     if verdict.kind not in NOBODY:
         return KINDS[verdict.kind].capitalize()

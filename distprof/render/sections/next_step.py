@@ -11,6 +11,7 @@ from distprof.render.sections.cause_words import (
     look_up_verdict_cause,
     measure_data_share,
     name_hosts,
+    name_link,
     read_cost,
 )
 from distprof.render.sections.hangs import describe_hang
@@ -78,9 +79,7 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
         case VerdictKind.SLOW_LINK:
             if not verdict.hosts:
                 return "test the link between these stages by itself, and look for other traffic"
-            return (
-                f"test the link by itself (nccl-tests, iperf) and look for other traffic: {name_hosts(verdict.hosts)}"
-            )
+            return f"test {name_link(verdict.hosts)} by itself (nccl-tests, iperf), and look for other traffic on it"
         case VerdictKind.UNEQUAL_DATA:
             return (
                 "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens"

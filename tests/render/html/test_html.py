@@ -17,8 +17,9 @@ from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.summary.page import measure_page
 from distprof.facts.run import Phase, Run
-from distprof.render.html.html import render_html
+from distprof.render.html.html import render_html, show_card
 from distprof.render.html.waterfall import draw_waterfall
+from distprof.render.sections.section_types import Card
 from tests.factories import drop_rows, make_meta, make_run
 
 HOSTILE = [
@@ -73,6 +74,11 @@ def test_the_page_shows_the_report() -> None:
     assert "Coverage" in text and "complete: yes" in text and "ranks present: 4 of 4" in text
     for table in re.findall(r"<table>.*?</table>", render_html(report)):
         assert table.count("<th ") * (table.count("<tr") - 1) == table.count("<td>")
+
+
+def test_no_line_of_the_card_begins_with_the_sign_of_a_percentage() -> None:
+    text = show_card(Card(title="Jitter", cost="<b> 7 %", why="7 % (5 to 9 %)", advice="", critical=False))
+    assert "&lt;b&gt; 7&nbsp;%.</dd>" in text and "7&nbsp;% (5 to 9&nbsp;%)" in text
 
 
 def test_a_missing_rank_stands_at_the_top() -> None:

@@ -39,7 +39,7 @@ def test_a_late_rank_is_named_with_its_reason_its_cost_and_what_to_do() -> None:
         (QUIET, "No straggler"),
         (ROTATING, "No straggler; the largest cost is jitter"),
         (change(LATE, kind=VerdictKind.SLOW_HOST, hosts=("host-7",), rank=None), "Host host-7 is slow: its input"),
-        (change(LATE, kind=VerdictKind.STALLS), "Single steps stall: rank 2: its input pipeline (data)"),
+        (change(LATE, kind=VerdictKind.STALLS), "Single steps stall on rank 2: its input pipeline (data)"),
         (change(LATE, kind=VerdictKind.UNEQUAL_DATA), "Unequal data"),
         (change(QUIET, lost_ratio=None, lost_ns=None), "No verdict"),
     ],

@@ -84,3 +84,10 @@ def test_a_small_cause_with_a_name_does_not_hide_what_to_do_about_a_large_one() 
     stalls = make_cause(VerdictKind.STALLS, 30.0, events=5, phase="forward")
     report = dataclasses.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
     assert describe_next(report).startswith("look at what all ranks did in the steps that ")
+
+
+def test_a_slow_link_is_named_where_it_says_what_to_test() -> None:
+    link = make_cause(VerdictKind.SLOW_LINK, 12.0, hosts=("host-0", "host-2"), cause=Cause.NETWORK)
+    assert describe_next(make_report([link])) == (
+        "test the link between host-0 and host-2 by itself (nccl-tests, iperf), and look for other traffic on it"
+    )
