@@ -30,7 +30,7 @@ for name in "$@"; do
     python - "$picture" <<'FEWER_COLOURS'
 import sys
 from PIL import Image
-Image.open(sys.argv[1]).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(sys.argv[1], optimize=True)
+Image.open(sys.argv[1]).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(sys.argv[1], optimize=True)
 FEWER_COLOURS
     say "$picture: $(stat -c %s "$picture") bytes"
 done
