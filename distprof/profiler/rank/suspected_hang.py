@@ -75,4 +75,6 @@ class _HangAnnouncer:
             said, self._said = self._said, False
             self._round += 1
         if said:
-            self._print_line(f"distprof: the suspected hang has ended after {seconds:,.0f} s: steps go on")
+            self._print_line(
+                f"distprof: the suspected hang has ended, {seconds:,.0f} s after it was suspected: steps go on"
+            )

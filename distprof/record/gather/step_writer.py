@@ -322,8 +322,8 @@ class StepWriter:
 
 def _describe_passed(seconds: list[float]) -> str:
     if len(seconds) == 1:
-        return f"1 suspected hang, which ended {seconds[0]:,.0f} s later"
-    return f"{len(seconds):,} suspected hangs, which ended at most {max(seconds):,.0f} s later"
+        return f"1 suspected hang, which ended {seconds[0]:,.0f} s after it was suspected"
+    return f"{len(seconds):,} suspected hangs, which ended {max(seconds):,.0f} s after they were suspected, or earlier"
 
 
 def _waits(group: GroupState) -> bool:

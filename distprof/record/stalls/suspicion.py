@@ -27,6 +27,8 @@ LOOKS_APART = 2
 """So many looks lie between two states that agree: the hang is confirmed."""
 SILENT_RATIO = 1.5
 """What is suspicious, times this: one look may have to wait for the disk."""
+TOLD_AT = 3
+"""The look at a suspicion, its first one included, by which all ranks have looked as well, and written."""
 IN_STEP, BETWEEN = "step", "between"
 FILE = "hang.suspected"
 """In the run folder, while a rank suspects a hang."""
@@ -199,6 +201,8 @@ class Suspicion:
         elif (stand := self._suspect(position)) is not None:
             self._own = True
             self._flag.raise_up()
+            if not asked:
+                self._follow(True)
             self._write(stand)
         elif asked and not self._answered:
             self._write(self._do.read(None))
@@ -235,10 +239,10 @@ class Suspicion:
         self._do.take_back()
 
     def _follow(self, asked: bool) -> None:
-        """Follows the suspicion of whichever rank; the others have written by the second look at it."""
+        """Follows the suspicion of whichever rank, which is told when all have had time to write."""
         if asked:
             self._flagged += 1
-            if self._flagged == 2:
+            if self._flagged == TOLD_AT:
                 self._do.tell()
         elif self._flagged:
             self._do.end(self._flagged * self._look_s)
