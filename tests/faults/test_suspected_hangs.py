@@ -91,11 +91,12 @@ def test_a_long_evaluation_on_one_rank_is_taken_back_and_counted(
     errors = [process.communicate(LIMIT_S)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
     assert any(stand["suspected"] for stand in read_stands(place)) and not (place / "run/hang.suspected").exists()
-    assert (
-        "rank 1 did not come to all_reduce 1 of step 14" in errors[0] and "the suspected hang has ended, " in errors[0]
-    )
+    told = (
+        "rank 1 did not come to all_reduce 1 of step 14" in errors[0]
+    )  # unless it has ended before that was worked out
+    assert ("the suspected hang has ended, " in errors[0]) is told
     assert "suspected" not in errors[1]
     assert run_verb(["report", str(place / "run"), "--details", "--width", "1000"]) == 0
     shown = capsys.readouterr().out
-    assert "1 suspected hang, which ended" in shown
+    assert "1 suspected hang, which ended" in shown, (errors, shown)
     assert json.loads((place / "run/report.json").read_text())["hang"] is None

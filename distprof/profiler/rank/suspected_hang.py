@@ -52,10 +52,12 @@ class _HangAnnouncer:
         self._folder, self._print_line, self._count = folder, print_line, count
         self._lock, self._round, self._said = threading.Lock(), 0, False
 
-    def tell(self) -> None:
-        """Says the sentence as soon as it is known, unless the suspicion has ended by then."""
-        boundary, number = ErrorBoundary("the suspected hang is not described", self._print_line), self._round
-        threading.Thread(target=lambda: boundary.run(self._tell, number), name="distprof-hang", daemon=True).start()
+    def tell(self) -> threading.Thread:
+        """Says the sentence as soon as it is known, unless the suspicion has ended by then; returns what does that."""
+        boundary, number = ErrorBoundary("distprof: a suspected hang is not described", self._print_line), self._round
+        thread = threading.Thread(target=lambda: boundary.run(self._tell, number), name="distprof-hang", daemon=True)
+        thread.start()
+        return thread
 
     def _tell(self, number: int) -> None:
         from distprof.analyze import analyze  # what a job without a hang needs at its end only

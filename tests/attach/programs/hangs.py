@@ -90,6 +90,8 @@ for step, (batch, target) in enumerate(DataLoader(Numbers())):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    while case == "evaluates" and step == LAST_STEP and os.path.exists(SUSPECTED):
-        time.sleep(0.05)
+    if case == "evaluates" and step == LAST_STEP:
+        while os.path.exists(SUSPECTED):
+            time.sleep(0.05)
+        time.sleep(2)  # it is counted after that
 dist.destroy_process_group()
