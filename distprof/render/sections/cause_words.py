@@ -22,7 +22,7 @@ CAUSES = {
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEQUAL_SEQUENCES: "unequal sequences",
-    VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector",
+    VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.RECOMPILATION: "compiling",
     VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
