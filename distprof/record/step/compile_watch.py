@@ -6,14 +6,18 @@ for compilers in other processes too. What other threads compile does not count.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
-from os.path import basename
+from os.path import basename, dirname, sep
 from threading import get_ident
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
+import distprof
 from distprof.record.step.recorder import Recorder
 
 CALLBACKS = "torch._dynamo.callback"
@@ -22,6 +26,9 @@ MAX_NAMES = 8
 NAME_LIMIT = 120
 SEARCHED_FRAMES = 12
 """The compiler has the code that it compiles in one of so many frames around the callback."""
+_TORCH = dirname(torch.__file__) + sep
+_BETWEEN = (_TORCH, dirname(distprof.__file__) + sep, contextlib.__file__)
+"""Files whose frames stand between a program and what PyTorch compiles of itself."""
 
 
 class CompileWatch:
@@ -84,19 +91,20 @@ class CompileWatch:
                 self._note_once(self._name, lasted_ns)
 
     def _note_once(self, name: str, lasted_ns: int) -> None:
-        if name and name not in self._noted and len(self._noted) < MAX_NAMES:
+        if name not in self._noted and len(self._noted) < MAX_NAMES:
             self._noted.add(name)
             self._note(f"compiled {name} in step {self._recorder.step}, {lasted_ns / 1e9:,.3g} s")
 
 
 def _name_compiled() -> str:
-    """What is compiled, as file, line and function. Empty: PyTorch does not say, as of a backward by itself."""
-    frame = sys._getframe(1)
+    """What is compiled: file, line and function, or the line that calls it if it is PyTorch's own."""
+    frame: FrameType | None = sys._getframe(1)
     for _ in range(SEARCHED_FRAMES):
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-        code = frame.f_locals.get("code")
-        if isinstance(code, CodeType):
+        code = None if frame is None else frame.f_locals.get("code")
+        if isinstance(code, CodeType) and not code.co_filename.startswith(_TORCH):
             return f"{basename(code.co_filename)}:{code.co_firstlineno} {code.co_name}"[:NAME_LIMIT]
-    return ""
+        frame = None if frame is None else frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    where = "the program" if frame is None else f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return f"what {where[:NAME_LIMIT]} calls"

@@ -4,6 +4,7 @@ compilation."""
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,7 @@ def test_a_shape_that_is_new_is_compiled_in_its_step() -> None:
 
     recorder, notes = Recorder(), list[str]()
     compiled = torch.compile(double, backend="eager", dynamic=False)
+    own = torch.compile(torch.nn.Sequential(torch.nn.ReLU()), backend="eager")
     compiled(torch.ones(1))  # PyTorch imports its compiler now
     watch = CompileWatch(recorder, notes.append)
     watch.open()
@@ -167,12 +169,16 @@ def test_a_shape_that_is_new_is_compiled_in_its_step() -> None:
         compiled(torch.ones(size))
         recorder.exit()
         recorder.end_step()
+    recorder.begin_step(6, warmup=False)
+    own(torch.ones(1))
+    recorder.end_step()
     watch.close()
     rows = [pack_row(record, memory_bytes=None, memory_peak_bytes=None) for record in recorder.drain()]
     taken_ns = [row[COLUMN["forward_compile_host_ns"]] for row in rows]
     assert [step for step, ns in enumerate(taken_ns) if ns > 0] == [2, 5]
     assert all(ns <= row[COLUMN["forward_host_ns"]] for ns, row in zip(taken_ns, rows, strict=True))
-    (note,) = notes
+    note, of_torch = notes
+    assert re.match(r"compiled what test_compile_watch\.py:\d+ calls in step 6, ", of_torch)
     assert note.startswith(f"compiled test_compile_watch.py:{double.__code__.co_firstlineno} double in step 2, ")
     handler = sys.modules[CALLBACKS].callback_handler
     assert not {watch._begin, watch._end} & {*handler.start_callbacks, *handler.end_callbacks}
