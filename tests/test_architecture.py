@@ -30,8 +30,8 @@ ROOMS: tuple[str, ...] = (
 
 SUB_ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": (
-        "stats", "clocks", "cycles", "replay", "links traces/findings pipeline", "traces summary predict", "causes",
-        "live compare", ".",
+        "stats", "clocks", "cycles", "replay", "timeline", "links traces/findings pipeline",
+        "traces summary predict", "causes", "live compare", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
     "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
@@ -54,6 +54,7 @@ ALLOWED = {
     "wandb_workspaces": "render/wandb/wandb_workspace.py",
     "rich": "render/terminal cli __main__ train/job.py",
     "nvtx": "record",
+    "perfetto": "render/files/trace_protobuf.py",
     "pyarrow": "render/files/column_files.py traces/operations/read_operations.py",
     "hydra": "config/compose cli/sweep",
     "omegaconf": "config/compose cli/sweep",
@@ -232,7 +233,8 @@ def test_slow_imports_wait_until_they_are_needed() -> None:
     for path in FILES:
         at_import = {name.split(".")[0] for name in read_code(path).at_import} - {path.stem}  # a framework's own file
         wrong = at_import & {
-            "wandb", "wandb_workspaces", "accelerate", "nvtx", "opentelemetry", "pyarrow", "pynvml", "tensorboard",
+            "wandb", "wandb_workspaces", "accelerate", "nvtx", "opentelemetry", "perfetto", "pyarrow", "pynvml",
+            "tensorboard",
         }  # fmt: skip
         assert not wrong, f"{name_file(path)}: import {sorted(wrong)} inside a function"
 

@@ -18,6 +18,7 @@ from distprof.storage.run_folder import read_run
 from tests.faults.forked import Command, Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks
 from tests.ranks import find_ports, run_alone, run_ranks, wait_until
+from tests.render.files.perfetto_file import read_timeline
 
 PEAK = "hardware.peak=1e13"
 """Is not measured, which takes a second on each rank."""
@@ -106,6 +107,9 @@ def test_two_copies_of_a_sharded_model_are_kept_alike_by_all_reduces(tmp_path: P
     groups = {wait["group"] for wait in report["waits"]}
     assert len(groups) == 4 or len(groups) == 5  # two of shards, two of copies, and the norm's own where it has one
     assert report["waits"] and all(sum(value is not None for value in wait["wait_ns"]) >= 2 for wait in report["waits"])
+    timeline = read_timeline((find_folder(tmp_path) / "trace.json.gz").read_bytes())
+    assert len(timeline.processes) == 4 and len(timeline.on_track("steps")) == 4 * 6
+    assert timeline.flows and timeline.about["clock_bound_ns_by_rank"] == dict.fromkeys("0123", 0.0)
 
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])

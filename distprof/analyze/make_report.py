@@ -30,10 +30,12 @@ from distprof.analyze.summary.phases import report_between, report_phases, repor
 from distprof.analyze.summary.pipeline import report_pipeline
 from distprof.analyze.summary.ranks import measure_efficiency, report_flops, report_ranks
 from distprof.analyze.summary.waits import report_waits
+from distprof.analyze.timeline.longest_steps import list_longest_steps
+from distprof.analyze.timeline.step_timelines import report_timelines
 from distprof.analyze.traces.merge_traces import report_activity
 from distprof.facts.run import FORWARDS_NOTE, FORWARDS_ONLY, Clock, Run, Stretch
 from distprof.report.report import SCHEMA, BetweenReport, Report
-from distprof.report.wait_report import Cause, CauseReport, Stall, Verdict
+from distprof.report.wait_report import Cause, CauseReport, Causes, Stall, Verdict
 
 _Placed = TypeVar("_Placed", Verdict, CauseReport, Stall)
 
@@ -111,9 +113,17 @@ def analyze(run: Run) -> Report:
         mesh=mesh,
         overhead=measure_overhead(run),
         step_times_ns=_list_step_times(run, headline),
+        timelines=report_timelines(measured_steps, headline, mesh, _list_named(verdict, causes)),
+        longest_steps=list_longest_steps(measured_steps, headline),
         coverage=report_coverage(measured_steps, timings, headline, enough, notes=note_device_clocks(device_clocks)),
         config=meta.config,
     )
+
+
+def _list_named(verdict: Verdict, causes: Causes | None) -> list[int]:
+    """Global ranks that the report names."""
+    found = [verdict.rank, *([] if causes is None else [cause.rank for cause in causes.causes])]
+    return [rank for rank in found if rank is not None]
 
 
 def _list_step_times(run: Run, headline: Timing | None) -> tuple[tuple[float | None, ...], ...]:

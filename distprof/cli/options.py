@@ -16,6 +16,8 @@ from distprof.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
     from distprof.render.files.files import Written
+    from distprof.report.report import Report
+    from distprof.report.step_timeline import StepTimeline
 
 LONGEST_PATH = 1000
 """Length of a path, or of what is wrong with a file, in a message."""
@@ -99,6 +101,23 @@ def write_into(folder: Path, write: Callable[[Path], Written]) -> Written:
     if written.problem is not None:
         print(f"distprof: {clean_text(folder, LONGEST_PATH)}: {written.problem}: choose another --out", file=sys.stderr)
     return written
+
+
+def write_picture(path: Path, timelines: Sequence[StepTimeline], report: Report | None = None) -> None:
+    """Writes the file of ``--picture FILE``: the first of these steps, with the ranks' coordinates of the report.
+
+    Raises:
+        UsageError: There is nothing to draw, or it cannot be written.
+    """
+    from distprof.render.html.picture_file import render_picture
+
+    place = f"--picture {clean_text(path, LONGEST_PATH)}"
+    if not timelines:
+        raise UsageError(f"{place}: no measured step was kept that could be drawn: leave it out")
+    try:
+        write_whole(path, render_picture(timelines[0], report))
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be written ({error.strerror}): choose another file") from None
 
 
 def list_unread(unread: Sequence[str]) -> list[str]:

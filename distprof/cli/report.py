@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into
+from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into, write_picture
 from distprof.cli.trace_names import add_names, read_names
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Run
@@ -44,6 +44,7 @@ examples:
   distprof report trace.parquet    a table of operations of a pipeline job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
+  distprof report trace.parquet --no-write --picture step.svg
 
 Steps are distprof's own ranges, ProfilerStep#N, or ranges such as train_step; --step PATTERN names others.
 
@@ -92,6 +93,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the same, where the report is on a table of operations",
     )
     parser.add_argument("--no-write", action="store_true", help="show the report, and write no files")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="write a typical step as a picture of all ranks, an SVG file, too"
+    )
+    parser.add_argument(
+        "--pftrace",
+        action="store_true",
+        help="write the timeline in Perfetto's own format, too: trace.pftrace.gz, with the extra distprof[perfetto]",
+    )
     add_width(parser)
     add_names(parser)
 
@@ -103,6 +112,10 @@ def run(options: argparse.Namespace) -> int:
         DistprofError: The inputs are unreadable or of different jobs, or an option is wrong.
     """
     names = read_names(options)
+    if options.pftrace:
+        from distprof.render.files.trace_protobuf import require_perfetto
+
+        require_perfetto()
     if tables := [path for path in options.paths if is_operations(path)]:
         return _report_operations(options, tables[0])
     if sweeps := [path for path in options.paths if is_sweep(path)]:
@@ -112,7 +125,9 @@ def run(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     report = analyze(recorded)
     folder = _choose_folder(options)
-    written = None if options.no_write else _write(folder, recorded, report)
+    written = None if options.no_write else _write(folder, recorded, report, pftrace=options.pftrace)
+    if options.picture is not None:
+        write_picture(options.picture, report.timelines, report)
     made = () if written is None else written.names
     console = Console(width=options.width, emoji=False)  # a name such as a:star:b is printed as it is
     if options.details:
@@ -124,10 +139,10 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK if report.coverage.complete and (written is None or written.whole) else EXIT_PARTIAL
 
 
-def _write(folder: Path, run: Run, report: Report) -> Written:
+def _write(folder: Path, run: Run, report: Report, *, pftrace: bool) -> Written:
     from distprof.render.files.files import write_files
 
-    return write_into(folder, partial(write_files, run=run, report=report))
+    return write_into(folder, partial(write_files, run=run, report=report, pftrace=pftrace))
 
 
 def _report_operations(options: argparse.Namespace, path: Path) -> int:
@@ -138,15 +153,20 @@ def _report_operations(options: argparse.Namespace, path: Path) -> int:
             f"{clean_text(path, LONGEST_PATH)}: is a table of operations: pass it alone, without --phase or --step"
         )
     out = None if options.no_write else options.out or DEFAULT_OUT
-    return report_table(path, out=out, console=Console(width=options.width), details=options.details)
+    console = Console(width=options.width)
+    return report_table(
+        path, out=out, console=console, details=options.details, picture=options.picture, pftrace=options.pftrace
+    )
 
 
 def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
     from distprof.cli.sweep.report import report_sweep
 
-    if len(options.paths) > 1 or options.phase or options.step is not None:
+    alone = not (options.phase or options.step is not None or options.picture or options.pftrace)
+    if len(options.paths) > 1 or not alone:
         raise UsageError(
-            f"{clean_text(folder, LONGEST_PATH)}: is a sweep: pass its folder alone, without --phase or --step"
+            f"{clean_text(folder, LONGEST_PATH)}: is a sweep: pass its folder alone, without --phase, --step, "
+            "--picture or --pftrace"
         )
     out = None if options.no_write else options.out or folder
     return report_sweep(folder, out=out, console=Console(width=options.width))

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distprof.facts.trace import TraceHead
+from distprof.facts.trace import IntArray, TraceHead
 
 LONGEST_NAME = 1_000
 """Characters of a name that a report holds."""
@@ -55,6 +55,47 @@ class DeviceTime:
     """Union of copies and memsets."""
     communication_busy_ns: int
     """Union of the collectives; without ``idle_communication_ns`` it is the overlapped part."""
+
+
+class DeviceState(enum.StrEnum):
+    """What a device did at one moment; the parts of `DeviceTime` that add up to the span, in its order."""
+
+    COMPUTE = "compute"
+    COPIES = "copies"
+    EXPOSED = "exposed"
+    HOST = "host"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+
+
+DEVICE_STATES: tuple[DeviceState, ...] = tuple(DeviceState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLane:
+    """What the device did in one step, as finely as can be drawn."""
+
+    begin_ns: int
+    """When the step began on the device, after its begin on the host."""
+    end_ns: int
+    """When it ended there, after the same moment."""
+    states: bytes
+    """For each of as many equal parts of that time, one of `DEVICE_STATES` that it was in; of all parts, each state has
+    as many as it took time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSlices:
+    """The first kernels and copies of a device, as many as a timeline shows, ``[num_slices]`` each, by begin."""
+
+    step: int
+    """Number of the step at whose begin on the host the times are 0."""
+    begin_ns: IntArray
+    end_ns: IntArray
+    stream: IntArray
+    name: IntArray
+    """Index into ``names``."""
+    names: tuple[str, ...]
 
 
 class HostState(enum.StrEnum):
@@ -241,5 +282,9 @@ class TraceSummary:
     unobserved_ns: int = 0
     """Before the device's first kernels, when what was launched before the trace began may have run; in no other time
     on the device, the span included."""
+    lanes: Mapping[int, DeviceLane] = field(default_factory=dict)
+    """By number, the first steps; empty: no steps are known, or nothing ran on a device."""
+    slices: DeviceSlices | None = None
+    """None: as above."""
     modules: tuple[ModuleTotal, ...] = ()
     """Each before its submodules; the first is everything. Empty: the trace contains no module."""

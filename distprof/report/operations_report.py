@@ -9,6 +9,7 @@ import dataclasses
 import enum
 from typing import Any
 
+from distprof.report.step_timeline import StepTimeline
 from distprof.report.wait_report import Estimate
 
 OPERATIONS_SCHEMA = "distprof.operations_report/1"
@@ -142,6 +143,8 @@ class OperationsReport:
     judged: bool
     """Whether there were enough steps to look for causes."""
     notes: tuple[str, ...]
+    timelines: tuple[StepTimeline, ...]
+    """The whole step nearest to the median, and the longest one."""
 
     @property
     def complete(self) -> bool:

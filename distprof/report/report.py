@@ -15,6 +15,7 @@ from distprof.facts.writer_liveness import LastWrite
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.pipeline_report import PipelineReport
+from distprof.report.step_timeline import LongStep, StepTimeline
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import (
     Causes,
@@ -437,6 +438,10 @@ class Report:
     """None: too few shadow steps."""
     step_times_ns: tuple[tuple[float | None, ...], ...]
     """The headline clock's step time ``[num_ranks][num_steps]``, warm-up included."""
+    timelines: tuple[StepTimeline, ...]
+    """The step nearest to the median and the longest one, of all ranks. Empty: nothing of that kind was kept."""
+    longest_steps: tuple[LongStep, ...]
+    """Those above the median, ten at most."""
     coverage: Coverage
     """What the numbers are based on."""
     config: Mapping[str, Any]

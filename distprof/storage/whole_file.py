@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ from distprof.errors import DataError
 from distprof.storage.safe_open import open_file, require_own
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
-    """Writes a file atomically: it is there complete or not at all."""
+def write_whole(path: Path, data: bytes | str | Iterable[bytes]) -> None:
+    """Writes a file atomically: it is there complete or not at all. Of parts, one is held at a time."""
+    parts = (data.encode(),) if isinstance(data, str) else (data,) if isinstance(data, bytes) else data
     require_own(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less what umask says
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            file.writelines(parts)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

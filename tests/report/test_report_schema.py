@@ -33,6 +33,7 @@ from distprof.report import (
     job_modules,
     pipeline_report,
     report,
+    step_timeline,
     trace_report,
     wait_report,
 )
@@ -56,6 +57,7 @@ PARTS = {
         finding_texts,
         job_modules,
         pipeline_report,
+        step_timeline,
     )
     for name, part in vars(module).items()
     if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from distprof.storage.run_folder import read_run
 from tests.forked_ranks import fork_alone
 from tests.ranks import run_ranks
+from tests.render.files.perfetto_file import read_timeline
 
 QUICK = (
     "train=gpt2_tiny", "train.steps=4", "train.warmup_steps=0", "train.grad_accum=2", "profile.shadow_every=0",
@@ -35,4 +37,10 @@ def test_stages_and_tensor_parallel_ranks_have_the_losses_of_one_process(tmp_pat
     assert run.meta.mesh is not None and run.meta.mesh.axes == ("pp", "tp")
     assert {place.rank: place.at for place in run.meta.mesh.places} == expected
     assert run.meta.work is None and any("FLOPs per rank and MFU are n/a" in note for note in run.meta.notes)
-    assert (tmp_path / "cut" / "report.json").is_file()
+    timeline = read_timeline((tmp_path / "cut" / "trace.json.gz").read_bytes())
+    passes = {event["name"] for event in timeline.on_track("micro-batches", pid=3)}
+    assert {"forward 0", "backward 1"} <= passes
+    sent = {(points[0]["pid"], points[1]["pid"]) for points in timeline.flows.values() if len(points) == 2}
+    assert {(0, 2), (2, 0), (1, 3), (3, 1)} <= sent, "activations down, gradients up"
+    (typical, *_) = json.loads((tmp_path / "cut" / "report.json").read_text())["timelines"]
+    assert len(typical["lanes"]) == 4 and set(typical["transfers"]["backward"]) == {True, False}

@@ -13,6 +13,7 @@ from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages, even_out
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.links import detect_slow_links
+from distprof.analyze.pipeline.operation_timelines import list_operation_timelines
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.slowdowns import list_slowdowns
@@ -66,6 +67,7 @@ def report_operations(operations: Operations, name: str) -> OperationsReport:
         slowdowns=list_slowdowns(recorded, ideal_ns) if best_ns > 0 else (), stages=_list_stages(recorded),
         bubble=measure_bubble(recorded), causes=causes,
         what_ifs=_list_what_ifs(recorded, causes, whole_ns) if judged else (), judged=judged, notes=tuple(notes),
+        timelines=list_operation_timelines(graph, [cause.replica for cause in causes if cause.replica is not None]),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,10 +69,17 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
     roots leave early. On the host, collectives whose end and wait it did not see are left out: of those on a device it
     knows when it issued them, which is not when the device was ready for them.
     """
+    return [
+        item for table, steps, waits in list_waits(measured_steps)
+        for item in _summarize(measured_steps, table, steps, waits)
+    ]  # fmt: skip
+
+
+def list_waits(measured_steps: MeasuredSteps) -> Iterator[tuple[Collectives, IntArray, Waits]]:
+    """Each table that counts, the steps of it that do, as positions in ``table.steps``, and the waits in them."""
     clocks = map_clocks(measured_steps.run)
     on_device = choose_tables(measured_steps, Clock.DEVICE)
     timed = {(table.group, tuple(table.ranks.tolist())) for table in on_device}
-    reports: list[WaitReport] = []
     for table in [*on_device, *choose_tables(measured_steps)]:
         if table.clock is Clock.HOST and (table.group, tuple(table.ranks.tolist())) in timed:
             continue
@@ -81,8 +88,7 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
             device = table.clock is Clock.DEVICE
             waits = measure_device_waits(table, steps) if device else measure_waits(table, steps, clocks)
             if np.isfinite(waits.bound_ns):
-                reports += _summarize(measured_steps, table, steps, waits)
-    return reports
+                yield table, steps, waits
 
 
 def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:

@@ -7,27 +7,35 @@ from pathlib import Path
 
 from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
-from distprof.render.files.operations_timeline import render_operations_trace
-from distprof.render.html.html import capitalise, end_sentence, make_page, show_section
-from distprof.render.markup import show
-from distprof.render.sections.operations_sections import describe_pipeline, list_operations_sections, name_pipeline
+from distprof.render.files.operations_timeline import describe_operations_trace, render_operations_trace
+from distprof.render.files.trace_protobuf import pack_protobuf
+from distprof.render.html.html import make_page, show_card, show_section
+from distprof.render.html.step_picture import show_pictures
+from distprof.render.markup import make_section, show
+from distprof.render.sections.operations_sections import list_operations_sections, make_pipeline_card, name_pipeline
 from distprof.report.operations_report import OperationsReport, to_plain_operations
 from distprof.storage.whole_file import write_json, write_whole
 
 
-def write_operations_files(folder: Path, operations: Operations, report: OperationsReport) -> Written:
-    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError."""
+def write_operations_files(
+    folder: Path, operations: Operations, report: OperationsReport, *, pftrace: bool = False
+) -> Written:
+    """Writes ``report.html``, ``report.json`` and ``trace.json.gz``, each atomically; never raises OSError. With
+    ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_operations_html(report)),
         "report.json": lambda path: write_json(path, to_plain_operations(report)),
         "trace.json.gz": lambda path: write_whole(path, render_operations_trace(operations, report.name)),
     }
+    if pftrace:
+        about, events = describe_operations_trace(operations, report.name)
+        writers["trace.pftrace.gz"] = lambda path: write_whole(path, pack_protobuf(about, events))
     return write_each(folder, writers)
 
 
 def render_operations_html(report: OperationsReport) -> str:
     """The report as one page."""
-    sentence = f"<p>{show(end_sentence(capitalise(describe_pipeline(report))), 4_000)}</p>"
-    head = f"<header><h1>{show(report.name)}</h1><p>{show(name_pipeline(report), 1_000)}</p>{sentence}</header>"
+    head = f"<header><h1>{show(report.name)}</h1><p>{show(name_pipeline(report), 1_000)}</p></header>"
     sections = [show_section(section) for section in list_operations_sections(report)]
-    return make_page(show(report.name), "\n".join([head, *sections]))
+    picture = make_section("One step", show_pictures(report.timelines))
+    return make_page(show(report.name), "\n".join([head, show_card(make_pipeline_card(report)), picture, *sections]))

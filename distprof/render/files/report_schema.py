@@ -16,11 +16,12 @@ from typing import Any
 from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.modules import MEMORY_KINDS
 from distprof.facts.run import FORWARDS_ONLY, Clock, CollectiveKind, Phase, Stretch
-from distprof.facts.trace_summary import Category
+from distprof.facts.trace_summary import Category, DeviceState
 from distprof.render.finding_texts import FindingText
 from distprof.report.finding_report import Finding, NotChecked
 from distprof.report.operations_report import OPERATIONS_SCHEMA, OperationsReport
 from distprof.report.report import SCHEMA, Report
+from distprof.report.step_timeline import STEP, WAIT
 
 _WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
 """What the file holds of a part beside its fields; see `distprof.render.files.files.describe_plain`."""
@@ -31,6 +32,8 @@ _CLOSED: Mapping[str, Iterable[str]] = {
     "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch, FORWARDS_ONLY), "WindowCheck.phase": ("step", *Phase),
     "BetweenPart.part": _BETWEEN, "CommunicationReport.kind": CollectiveKind, "WaitReport.kind": CollectiveKind,
     "BandwidthReport.kind": CollectiveKind, "MemoryKind.kind": (*MEMORY_KINDS, "rest", "peak"),
+    "TimelineBlocks.kinds": (*Phase, WAIT, STEP, *DeviceState), "TimelineCollective.kind": CollectiveKind,
+    "LongStep.phase": Phase,
     "Finding.rule": _RULES, "NotChecked.rule": _RULES,
     "Finding.traits": sorted({trait for rule in RULES for trait in rule.traits}),
 }  # fmt: skip

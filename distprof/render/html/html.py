@@ -1,4 +1,4 @@
-"""The report as one page: no script, nothing loaded, every name escaped."""
+"""The report as one page: nothing loaded, every name escaped, one script of its own that draws."""
 
 from __future__ import annotations
 
@@ -11,39 +11,71 @@ from itertools import takewhile
 from pathlib import Path
 
 from distprof.facts.run import Phase
-from distprof.render.html.svg import draw_devices, draw_phases, draw_steps
+from distprof.render.colours import PHASE_COLOURS
+from distprof.render.html.maps import show_when, show_where
+from distprof.render.html.page_data import embed_data
+from distprof.render.html.step_picture import show_pictures
+from distprof.render.html.svg import draw_devices, draw_phases
+from distprof.render.html.waterfall import draw_waterfall
+from distprof.render.html.who_waits import tabulate_who_waits
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
+from distprof.render.sections.card import list_numbers, make_card
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
 from distprof.render.sections.rank_names import name_rank
-from distprof.render.sections.section_types import Fact, Section, ShownFinding
+from distprof.render.sections.section_types import Card, Fact, Section, ShownFinding
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
-from distprof.render.sections.verdict import describe_verdict
+from distprof.render.units import clean_text
+from distprof.report.page_report import PageReport
 from distprof.report.report import Report
 
 MAX_NOTES, NOTE_LIMIT = 200, 1_000
 MAX_TRACEBACKS = 8
+TEXT_LIMIT = 300
+TOP = ("stands",)
+"""Sections that stand before all drawings."""
+ORDER = (
+    "waits", "phases", "ranks", "pipeline", "communication", "bandwidths", "devices", "device_time", "job_memory",
+    "job_modules", "traced_modules", "findings", "causes", "evidence", "what_if",
+)  # fmt: skip
+"""Of the sections below the drawings; the others follow."""
+OPEN = ("phases", "findings", "causes", "pipeline")
+"""Sections that are not folded at first."""
 
 
-def render_html(report: Report) -> str:
-    """A page that holds everything it shows; at most a few megabytes, whatever the number of ranks and steps."""
+def render_html(report: Report, page: PageReport | None = None) -> str:
+    """A page that holds everything it shows; at most three megabytes, whatever the number of steps.
+
+    Args:
+        report: What it shows.
+        page: What its script draws. None: nothing is drawn by ranks and steps.
+    """
     title = show(report.name)
+    sections = list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
+    matrix = tabulate_who_waits(report, page)
+    shown = {section.key for section in sections if section.key in TOP}
     body = "\n".join(
         [
             f"<header><h1>{title}</h1><p>{_describe_job(report)}</p></header>",
             *(f'<p class="alert">{show(line)}</p>' for line in describe_ends(report)),
-            _show_verdict(report),
-            *(
-                show_section(section, report)
-                for section in list_sections(report, max_notes=MAX_NOTES, note_limit=NOTE_LIMIT)
-            ),
-            f"<details><summary>Configuration</summary><pre>{_show_config(report)}</pre></details>",
+            show_card(make_card(report)),
+            _show_numbers(report),
+            _make_part("waterfall", "Waterfall: from the ideal step to the measured one", draw_waterfall(report))
+            or _make_part("waterfall", "Waterfall", f"<p>Not drawn: {show(_explain_lack(report))}.</p>"),
+            *(show_section(section, report) for section in sections if section.key in shown),
+            _make_part("where", "Where: what the job loses to each rank", show_where(report, page)),
+            _make_part("when", "When: step time over the run", show_when(report, page)),
+            _make_part("how", "How: a typical step and the longest one, all ranks", _show_steps(report)),
+            _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",
+            *(_fold_section(section, report) for key in ORDER for section in sections if section.key == key),
+            *(_fold_section(section, report) for section in sections if section.key not in {*ORDER, *shown}),
+            _fold_part("configuration", "Configuration", f"<pre>{_show_config(report)}</pre>"),
         ]
     )
-    return make_page(title, body)
+    return make_page(title, body, "" if page is None else embed_data(report, page))
 
 
 def _describe_job(report: Report) -> str:
@@ -51,14 +83,63 @@ def _describe_job(report: Report) -> str:
     return show(", ".join(list_job_facts(report))) + started
 
 
-def _show_verdict(report: Report) -> str:
-    sentence = describe_verdict(report)
-    kind = "verdict critical" if report.verdict.critical else "verdict"
-    return f'<p class="{kind}">{show(sentence)}</p>' if sentence else ""
+def show_card(card: Card) -> str:
+    """The culprit in large letters, and below it what is known about it."""
+    kind = "card critical" if card.critical else "card"
+    rows = [("Cost", card.cost), ("Why", card.why), ("Next", card.advice)]
+    listed = "".join(
+        f'<div class="{name.lower()}"><dt>{name}</dt><dd>{show(end_sentence(text), 4_000)}</dd></div>'
+        for name, text in rows
+        if text
+    )
+    return (
+        f'<section class="{kind}" aria-labelledby="verdict"><h2 id="verdict"><small>Verdict</small> '
+        f"{show(card.title)}</h2><dl>{listed}</dl></section>"
+    )
+
+
+def _show_numbers(report: Report) -> str:
+    return f'<section aria-label="Five numbers">{show_facts(list_numbers(report))}</section>'
+
+
+def _show_steps(report: Report) -> str:
+    pictures = show_pictures(report.timelines, report)
+    return pictures or "<p>Not drawn: the parts of no measured step were kept in order.</p>"
+
+
+def _explain_lack(report: Report) -> str:
+    if report.world_size < 2:
+        return "one rank waits for nobody"
+    return clean_text(report.verdict.reason, TEXT_LIMIT) or "too little is known to replay steps"
+
+
+def _make_part(key: str, title: str, content: str) -> str:
+    return (
+        f'<section id="part-{key}" aria-labelledby="head-{key}"><h2 id="head-{key}">{title}</h2>{content}</section>'
+        if content
+        else ""
+    )
+
+
+def _fold_section(section: Section, report: Report) -> str:
+    content = _show_content(section, report)
+    key = f"{section.key}-{section.clock}" if section.clock else section.key
+    return _fold_part(key, show(capitalise(section.title)), content, opened=section.key in OPEN) if content else ""
+
+
+def _fold_part(key: str, title: str, content: str, *, opened: bool = False) -> str:
+    return (
+        f'<details class="part" id="part-{key}"{" open" if opened else ""}><summary><h2>{title}</h2></summary>'
+        f"{content}</details>"
+    )
 
 
 def show_section(section: Section, report: Report | None = None) -> str:
-    """Facts, findings, a table and notes; of a report also its drawings."""
+    """Facts, findings, a table and notes; of a report also its drawings. Empty without content."""
+    return make_section(show(capitalise(section.title)), _show_content(section, report))
+
+
+def _show_content(section: Section, report: Report | None) -> str:
     notes = "".join(f"<p>{show(end_sentence(note), 4_000)}</p>" for note in section.notes)
     content = "".join(
         [
@@ -72,7 +153,7 @@ def show_section(section: Section, report: Report | None = None) -> str:
         ]
     )
     about = f"<p>{show(end_sentence(section.about))}</p>" if section.about and content else ""
-    return make_section(show(capitalise(section.title)), about + content)
+    return about + content
 
 
 def _draw(report: Report, section: Section) -> str:
@@ -84,7 +165,7 @@ def _draw(report: Report, section: Section) -> str:
         return draw_traced_modules(report)
     if section.key == "device_time" and report.activity is not None:
         return draw_devices(report, choose_devices(report.activity))
-    return draw_steps(report) if section.key == "step_times" else ""
+    return ""
 
 
 def _tabulate(section: Section) -> str:
@@ -137,29 +218,51 @@ def _show_finding(shown: ShownFinding) -> str:
     )
 
 
-def make_page(title: str, body: str) -> str:
-    """A page that loads nothing and runs nothing. Title and body are escaped already."""
-    style = _read_style()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+def make_page(title: str, body: str, data: str = "", *, scripted: bool = True) -> str:
+    """A page that loads nothing, and runs at most the one script that it holds. Title and body are escaped already.
+
+    Args:
+        title: The title.
+        body: All of it.
+        data: The block that the script reads; empty: there is nothing for it to draw.
+        scripted: Whether it holds the script, which draws and switches between light and dark.
+    """
+    style, script = read_style(), _read("report.js") if scripted else ""
+    run = f"<script>{script}</script>" if scripted else ""
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main></body></html>\n"
+        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main>{data}"
+        f"{run}</body></html>\n"
     )
 
 
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 @cache
-def _read_style() -> str:
-    return (Path(__file__).with_name("report.css")).read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return (Path(__file__).with_name(name)).read_text(encoding="utf-8")
+
+
+def read_style() -> str:
+    """The page's style sheet, with the colours of phases."""
+    return _read("report.css") + "".join(
+        f".p-{name} {{ fill: {it}; background: {it}; }}\n" for name, it in PHASE_COLOURS.items()
+    )
 
 
 def show_facts(facts: Sequence[Fact]) -> str:
     """Figures as tiles, sentences as a list."""
     tiles = "".join(
         f"<div><dt>{show(fact.label)}</dt><dd>{show(fact.number)}</dd>"
-        + (f"<small>{show(fact.text.lstrip(' :'))}</small></div>" if fact.text else "</div>")
+        + (f'<dd class="more">{show(fact.text.lstrip(" :"))}</dd></div>' if fact.text else "</div>")
         for fact in facts
         if fact.number
     )

@@ -17,8 +17,6 @@ from distprof.report.sweep_report import SweepReport, SweepRow
 from distprof.report.trace_report import DeviceReport
 
 MAX_BARS = 64
-MAX_LINES = 16
-MAX_POINTS = 600
 WIDTH, BAR, GAP, LEFT = 1000, 18, 4, 84
 
 
@@ -38,10 +36,8 @@ def draw_phases(report: Report, clock: str) -> str:
     bars = [
         (rank, name_rank(report, rank), [*table[:, position]]) for rank, position in zip(ranks, positions, strict=True)
     ]
-    return (
-        f'<ul class="legend">{legend}</ul>{_draw_bars(bars, names, longest_ns, "Time per phase and rank")}'
-        f"<p>{shown}The longest bar is {format_time(longest_ns)}.</p>"
-    )
+    drawn = _draw_bars(bars, names, longest_ns, f"Time per phase and rank, {clock} clock")
+    return f'<ul class="legend">{legend}</ul>{drawn}<p>{shown}The longest bar is {format_time(longest_ns)}.</p>'
 
 
 def draw_devices(report: Report, devices: Sequence[DeviceReport]) -> str:
@@ -79,63 +75,17 @@ def _draw_bars(
     return frame(shapes, len(bars) * (BAR + GAP), title)
 
 
-def draw_steps(report: Report) -> str:
-    """Step time by step: a line per rank or, when there are many, the smallest, the median and the largest. Many steps
-    are thinned to the longest of every few, which keeps the peaks."""
-    table = _as_table(report.step_times_ns)
-    if table.size == 0 or table.shape[1] < 2 or not np.isfinite(table).any():
-        return ""  # one step makes no line
-    stride = -(-table.shape[1] // MAX_POINTS)
-    warmup = report.coverage.steps_warmup
-    if len(table) > MAX_LINES:
-        with np.errstate(all="ignore"):
-            table = np.stack([np.nanmin(table, axis=0), np.nanmedian(table, axis=0), np.nanmax(table, axis=0)])
-        names = ["smallest", "median", "largest"]
-    else:
-        names = [show(name_rank(report, rank.rank)) for rank in report.ranks]
-    top_ns = float(np.nanmax(table))
-    if top_ns <= 0:
-        return ""
-    height, steps = 180, table.shape[1]
-    shapes = []
-    if 0 < warmup < steps:
-        shapes.append(
-            f'<rect class="warmup" x="{LEFT}" y="0" width="{_to_x(warmup - 0.5, steps) - LEFT:.1f}" height="{height}">'
-            "<title>warm-up</title></rect>"
-        )
-    for fraction in (0.0, 0.5, 1.0):
-        y = height - fraction * (height - 10)
-        shapes.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = format_time(fraction * top_ns)
-        shapes.append(f'<text x="{LEFT - 8}" y="{max(y, 12):.1f}" class="end">{label}</text>')
-    for index, (name, line) in enumerate(zip(names, table, strict=True)):
-        points = [
-            f"{_to_x(step, steps):.1f},{height - line[step] / top_ns * (height - 10):.1f}"
-            for first in range(0, steps, stride)
-            if np.isfinite(line[first : first + stride]).any()
-            for step in [first + int(np.nanargmax(line[first : first + stride]))]
-        ]
-        shapes.append(f'<polyline class="l{index % 8}" points="{" ".join(points)}"><title>{name}</title></polyline>')
-    shaded = "Warm-up is shaded. " if 0 < warmup < steps else ""
-    thinned = f"Only the longest of every {stride} steps is drawn. " if stride > 1 else ""
-    legend = "".join(f'<li><i class="l{index % 8}"></i>{name}</li>' for index, name in enumerate(names))
-    return f'<ul class="legend">{legend}</ul>{frame(shapes, height, "Step time by step")}<p>{shaded}{thinned}</p>'
-
-
-def _to_x(step: float, steps: int) -> float:
-    return LEFT + (step + 0.5) / steps * (WIDTH - LEFT)
-
-
 def _as_table(values: Sequence[Sequence[float | None]]) -> FloatArray:
     return np.array([[np.nan if value is None else value for value in row] for row in values], dtype=np.float64)
 
 
 def frame(shapes: Sequence[str], height: int, title: str) -> str:
     """A drawing as wide as the page allows."""
-    return (
+    drawn = (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" preserveAspectRatio="xMinYMin meet"><title>{title}</title>'
         f"{''.join(shapes)}</svg>"
     )
+    return f'<div class="chart" role="region" aria-label="{title}">{drawn}</div>'
 
 
 MAX_JOBS = 200

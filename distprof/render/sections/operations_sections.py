@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distprof.render.sections.cause_words import show_share
-from distprof.render.sections.section_types import Fact, Section, make_columns
+from distprof.render.sections.section_types import Card, Fact, Section, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_factor, format_ratio, format_time
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind, StageReport
 from distprof.report.wait_report import Estimate
@@ -20,6 +20,18 @@ WITHOUT = {
     PipelineCauseKind.COLLECTIONS: "without it",
 }  # fmt: skip
 """What the cost compares with; elsewhere it is *without that*."""
+ADVICE = {
+    PipelineCauseKind.SLOW_WORKER: "compare its clock rates, temperature and processes with those of the same stage on "
+    "the other replicas (distprof doctor)",
+    PipelineCauseKind.UNEVEN_STAGE: "move layers from that stage to the others",
+    PipelineCauseKind.SLOW_REPLICA: "compare the lengths of its sequences with the other replicas', then its hosts",
+    PipelineCauseKind.UNEQUAL_SEQUENCES: "balance micro-batches and replicas by what their sequences cost: the sum of "
+    "the squares of their lengths",
+    PipelineCauseKind.SLOW_LINK: "test the link by itself (nccl-tests, iperf), and look for other traffic",
+    PipelineCauseKind.COLLECTIONS: "let all workers collect in the same steps: gc.disable(), and gc.collect() every so "
+    "many steps",
+}  # fmt: skip
+"""What to do next."""
 MOST_REASONS = 100
 """Steps of which it is said why they are left out."""
 REASON_LIMIT = 200
@@ -50,6 +62,20 @@ def describe_pipeline(report: OperationsReport) -> str:
     names = ", ".join(_name_cause(other) for other in others[:2])
     more = f" and {len(others) - 2:,} more" if len(others) > 2 else ""
     return f"{told}. Besides: {names}{more}."
+
+
+def make_pipeline_card(report: OperationsReport) -> Card:
+    """The card of such a job, for its page."""
+    if not report.judged or not report.causes:
+        title = "No verdict" if not report.judged else "Nothing stands out"
+        return Card(title=title, cost="", why=describe_pipeline(report), advice="", critical=False)
+    cause = report.causes[0]
+    place = _show_place(cause)
+    return Card(
+        title=f"{KINDS[cause.kind].capitalize()}{f': {place}' if place else ''}",
+        cost=f"{format_time(cause.lost_ns.value)} per step, {show_share(cause.lost_ratio, 'of it')}",
+        why=describe_pipeline(report), advice=ADVICE[cause.kind], critical=False,
+    )  # fmt: skip
 
 
 def _describe_cause(cause: PipelineCause, report: OperationsReport) -> str:

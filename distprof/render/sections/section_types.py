@@ -40,6 +40,21 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What the page opens with, in clean text."""
+
+    title: str
+    """The culprit, in a few words."""
+    cost: str
+    """What it costs, with its interval; empty: not known, or nothing."""
+    why: str
+    """What that is based on."""
+    advice: str
+    """What to do next; empty: nothing is known."""
+    critical: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFinding:
     """A finding in clean text."""
 

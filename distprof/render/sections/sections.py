@@ -57,7 +57,6 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         show_modules(report),
         show_memory(report),
         show_traced_modules(report),
-        Section(key="step_times", title="step time"),
         *list_rank_sections(report),
         _show_communication(report),
         show_bandwidths(report),

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.analyze.stats.measured_steps import subtract_exposed, sum_exposed
+from distprof.analyze.summary.page import shrink
 from distprof.facts.run import Clock, FloatArray, Run
+from distprof.render.colours import RAMP
 from distprof.render.units import format_time
 from distprof.report.report import Report
 
@@ -21,8 +23,6 @@ TABLE_CELLS = (64, 64)
 """Most ranks and steps of the table."""
 TABLE_COLUMNS = ("rank", "step", "ranks", "steps", "clock", "step_ms", "own_ms", "exposed_ms")
 """``ranks`` and ``steps``: how many, from this rank and step on, the row has the longest times of."""
-RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-"""From the shortest time to the longest: as light as it is long, also for eyes that see fewer colours."""
 NOT_MEASURED = (190, 190, 190)
 BRIGHT_PERCENT = 99.0
 """Of the cells; longer ones are as bright, so that one stall does not make everything else dark."""
@@ -77,7 +77,7 @@ def draw_heat_map(times_ns: FloatArray, what: str, clock: str) -> tuple[Pixels, 
     Returns:
         None: nothing was measured.
     """
-    cells, sizes = _shrink(times_ns, IMAGE_CELLS)
+    cells, sizes = shrink(times_ns, IMAGE_CELLS)
     there = np.isfinite(cells)
     if not there.any():
         return None
@@ -102,9 +102,9 @@ def draw_heat_map(times_ns: FloatArray, what: str, clock: str) -> tuple[Pixels, 
 
 def list_cells(times: RankBySteps) -> list[list[float | str | None]]:
     """Rows of `TABLE_COLUMNS`; None: not measured."""
-    step_ns, (ranks_each, steps_each) = _shrink(times.step_ns, TABLE_CELLS)
-    own_ns, _ = _shrink(times.own_ns, TABLE_CELLS)
-    exposed_ns, _ = _shrink(times.exposed_ns, TABLE_CELLS)
+    step_ns, (ranks_each, steps_each) = shrink(times.step_ns, TABLE_CELLS)
+    own_ns, _ = shrink(times.own_ns, TABLE_CELLS)
+    exposed_ns, _ = shrink(times.exposed_ns, TABLE_CELLS)
     return [
         [
             times.ranks[first_rank], times.steps[first_step], min(ranks_each, len(times.ranks) - first_rank),
@@ -115,15 +115,6 @@ def list_cells(times: RankBySteps) -> list[list[float | str | None]]:
         for row, first_rank in enumerate(range(0, len(times.ranks), ranks_each))
         for column, first_step in enumerate(range(0, len(times.steps), steps_each))
     ]  # fmt: skip
-
-
-def _shrink(values: FloatArray, most: tuple[int, int]) -> tuple[FloatArray, tuple[int, int]]:
-    """At most so many rows and columns, each the largest value of several, and of how many; NaN only if all are."""
-    sizes = [-(-count // limit) for count, limit in zip(values.shape, most, strict=True)]
-    cells = np.where(np.isfinite(values), values, -np.inf)
-    for axis, size in enumerate(sizes):
-        cells = np.maximum.reduceat(cells, np.arange(0, cells.shape[axis], size), axis=axis)
-    return np.where(np.isfinite(cells), cells, np.nan), (sizes[0], sizes[1])
 
 
 def draw_maps(times: RankBySteps | None) -> Iterator[tuple[str, Pixels, str]]:

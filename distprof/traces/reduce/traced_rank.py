@@ -14,6 +14,7 @@ from distprof.storage.collective_records import RankCollectives
 from distprof.storage.record_lines import MAX_SEGMENTS
 from distprof.traces.one_job import Claim, infer_device_type, read_claim
 from distprof.traces.reduce.collectives import list_collectives
+from distprof.traces.reduce.device_lane import list_device_lanes, take_slices
 from distprof.traces.reduce.device_time import measure_device, measure_queue
 from distprof.traces.reduce.device_work import TracedWork, describe_left_out, describe_other_devices, examine_device
 from distprof.traces.reduce.gaps import Gaps, compute_gaps, count_gaps, estimate_unobserved
@@ -92,6 +93,10 @@ def _trace_steps(work: TracedWork, steps: Steps, names: NameMap, notes: list[str
         work, rank=-1, num_steps=int((~steps.warmup).sum()), host_windows=steps.windows(), device_windows=on_device,
         usual=names,
     )  # fmt: skip
+    if activity.device is not None:
+        framed = steps.all_windows() if clock is None else windows
+        lanes = list_device_lanes(work, steps.take(MAX_TIMELINES), framed)
+        activity = replace(activity, lanes=lanes, slices=take_slices(work, steps, framed))
     return TracedRank(
         claim=read_claim(trace), device_type=infer_device_type(trace), origin_ns=origin_ns,
         rows=fill_rows(work, steps, segments, clock, origin_ns=origin_ns),

@@ -1,0 +1,1 @@
+"""One step of all ranks, in arrays that are small enough to draw."""

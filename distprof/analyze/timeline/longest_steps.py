@@ -1,0 +1,35 @@
+"""Which steps took longest, and what took longer in them than it usually does?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
+from distprof.facts.run import OWN_PHASES, PHASE_CODE, PHASES
+from distprof.report.step_timeline import LongStep
+
+MAX_STEPS = 10
+_OWN = [PHASE_CODE[phase] for phase in OWN_PHASES]
+
+
+def list_longest_steps(measured_steps: MeasuredSteps, timing: Timing | None) -> tuple[LongStep, ...]:
+    """The longest first; only steps above the median."""
+    if timing is None:
+        return ()
+    numbers = np.nanmax(measured_steps.run.column("step")[:, timing.used], axis=0, initial=-1)
+    median_ns = float(np.median(timing.elapsed_ns))
+    order = np.argsort(-timing.elapsed_ns, kind="stable")[:MAX_STEPS]
+    own_ns = timing.phase_ns[timing.measured][:, :, _OWN]
+    ranks = np.array(measured_steps.numbers)[timing.measured]
+    usual_ns = np.median(own_ns, axis=1)
+    found = []
+    for at in order[timing.elapsed_ns[order] > median_ns].tolist():
+        more_ns = own_ns[:, at] - usual_ns
+        known = bool(np.isfinite(more_ns).any()) and float(np.nanmax(more_ns)) > 0
+        rank, phase = np.unravel_index(np.nanargmax(more_ns), more_ns.shape) if known else (0, 0)
+        found.append(LongStep(
+            step=int(numbers[at]), step_ns=float(timing.elapsed_ns[at]), usual_ns=median_ns,
+            rank=int(ranks[rank]) if known else None, phase=str(PHASES[_OWN[phase]]) if known else None,
+            more_ns=float(more_ns[rank, phase]) if known else None,
+        ))  # fmt: skip
+    return tuple(found)

@@ -1,0 +1,55 @@
+"""What the page draws of every rank and step: tables small enough to travel in it, whatever the size of the job."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from distprof.facts.run import FloatArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WhoWaits:
+    """Who stands still in collectives, and who came last to them."""
+
+    last: tuple[int | None, ...]
+    """Global rank of each row, the one that is waited for longest first; None: all other ranks together."""
+    unclear: bool
+    """Whether the last row is of collectives to which nobody came last by more than the clocks can tell."""
+    each: int
+    """A column is of so many ranks, consecutive in ``Report.ranks``; the last one may be of fewer."""
+    stood_ns: FloatArray
+    """How long a rank of the column stood still per step until the row's rank came, ``[num_rows, num_columns]``, mean
+    over the ranks of the column: of each collective the shorter of its wait and what of it stopped its compute."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageReport:
+    """Times on the headline's clock, ns; NaN: not measured. It is no part of ``report.json``."""
+
+    clock: str
+    """The clock of every time here."""
+    ranks_each: int
+    """A row is of so many ranks, consecutive in ``Report.ranks``; the last one may be of fewer."""
+    steps_each: int
+    """A column is of so many consecutive steps; the last one may be of fewer."""
+    steps: tuple[int, ...]
+    """Number of the first step of each column."""
+    shown: tuple[int, ...]
+    """Number of the step that ``mean_ns`` shows of each column: the one with the longest mean."""
+    measured: tuple[bool, ...]
+    """Whether that step counts: no warm-up, not failed, recorded."""
+    mean_ns: Mapping[str, FloatArray]
+    """Mean over ranks of the step and of each phase in that step, ``[num_columns]``."""
+    cells_ns: Mapping[str, FloatArray]
+    """By quantity, the longest time of each row and column, ``[num_rows, num_columns]``: "step"; "own", which is the
+    step without exposed communication; "wait", which is exposed communication; and every phase."""
+    excess_ns: FloatArray
+    """What a step would lose to each rank if all the others worked like the median rank: its own time above theirs and,
+    where the host clock tells, that between the steps; a step in which it is below counts 0; mean over the measured
+    steps, ``[num_ranks]``."""
+    who_waits: WhoWaits | None
+    """None: collectives were not recorded, or nobody stood still in them."""
+    places: tuple[tuple[str, tuple[int | None, ...]], ...]
+    """The dimensions in which ranks have a place, by name, and that of each: of the mesh or, without one, of the
+    pipeline. None: the rank has no place."""
