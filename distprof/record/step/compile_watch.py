@@ -45,6 +45,8 @@ class CompileWatch:
             now_ns: The host clock, monotonic, ns.
         """
         self._recorder, self._note, self._now = recorder, note, now_ns
+        self._begins, self._ends = self._begin, self._end
+        self._starts: list[Any] = []  # PyTorch's list, once it is known
         self._name = ""
         self._noted: set[str] = set()
 
@@ -60,9 +62,12 @@ class CompileWatch:
                 callbacks.remove(own)
 
     def _look(self) -> None:
+        if CALLBACKS not in sys.modules or self._begins in self._starts:
+            return
         for callbacks, own in self._list_callbacks():
             if own not in callbacks:  # torch._dynamo.reset() takes all of them away
                 callbacks.append(own)
+            self._starts = callbacks if own is self._begins else self._starts
 
     def _list_callbacks(self) -> list[tuple[list[Any], Callable[..., None]]]:
         """PyTorch's two lists, and what belongs into each. Empty: the compiler is not there, or is another one."""
@@ -70,7 +75,7 @@ class CompileWatch:
         starts, ends = getattr(handler, "start_callbacks", None), getattr(handler, "end_callbacks", None)
         if not isinstance(starts, list) or not isinstance(ends, list):
             return []
-        return [(starts, self._begin), (ends, self._end)]
+        return [(starts, self._begins), (ends, self._ends)]
 
     def _begin(self, *_: object) -> None:
         recorder = self._recorder

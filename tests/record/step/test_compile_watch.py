@@ -181,4 +181,4 @@ def test_a_shape_that_is_new_is_compiled_in_its_step() -> None:
     assert re.match(r"compiled what test_compile_watch\.py:\d+ calls in step 6, ", of_torch)
     assert note.startswith(f"compiled test_compile_watch.py:{double.__code__.co_firstlineno} double in step 2, ")
     handler = sys.modules[CALLBACKS].callback_handler
-    assert not {watch._begin, watch._end} & {*handler.start_callbacks, *handler.end_callbacks}
+    assert not {watch._begins, watch._ends} & {*handler.start_callbacks, *handler.end_callbacks}
