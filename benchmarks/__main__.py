@@ -17,6 +17,8 @@ from benchmarks.live.live_command import add_live, run_live
 from benchmarks.long import add_long, run_long
 from benchmarks.modules import add_modules, run_modules
 from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
+from benchmarks.parallel.parallel_command import add_parallel, run_parallel
+from benchmarks.parallel.what_if_command import add_what_if, run_what_if
 from benchmarks.recording.cost_command import add_cost, run_cost
 from benchmarks.traces import add_traces, run_traces
 from benchmarks.verdicts.simulated_jobs import add_simulated, run_report, run_verdicts
@@ -25,6 +27,8 @@ from distprof.cli.parser import Parser, run_safely
 RUNNERS = {
     "verdicts": run_verdicts,
     "live": run_live,
+    "parallel": run_parallel,
+    "what-if": run_what_if,
     "compare": run_compare,
     "links": run_links,
     "after-delay": run_after_delay,
@@ -49,6 +53,8 @@ def main(arguments: list[str]) -> int:
     subjects = parser.add_subparsers(dest="subject", required=True)
     add_simulated(subjects)
     add_live(subjects)
+    add_parallel(subjects)
+    add_what_if(subjects)
     add_compare(subjects)
     add_links(subjects)
     add_after_delay(subjects)

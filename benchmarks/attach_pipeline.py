@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.attach_cost import ATTACHED, PLAIN, run_script
+from benchmarks.parallel.parallel_job import PROGRAMS, ParallelJob
 from benchmarks.report_file import read_report_file
 from distprof.cli.bench.comparison import Comparison, compare_runs
 from distprof.cli.bench.overhead import order_runs
-from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
+from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.storage.run_folder import read_run
 
 RANKS = 4
@@ -29,11 +30,11 @@ SCRIPT = Path(__file__).with_name("attach_pipeline_program.py")
 DESCRIPTION = f"""\
 Runs a plain script with the stages of a pipeline (torch.distributed.pipelining, 1F1B, {RANKS} ranks, gloo) under
 torchrun, as it is and under attach in turn, in fresh processes. Compares how long the whole job takes, from the launch
-to the end of the last process with imports and report, how long the training loop does, and the processor time of all
-processes, which other programs disturb least; by rounds, with the 95 % interval of the mean. A job of another length
-has the same start and end: what those take is the difference of the first two. Exit code 1: some run was not recorded
-on every rank in every step, or named somebody; or the upper end of the interval of the whole job is above
-{LIMIT_RATIO:.0%}.
+to the end of the last process with imports and report, how long the training loop does, if the program says so, and
+the processor time of all processes, which other programs disturb least; by rounds, with the 95 % interval of the mean.
+A job of another length has the same start and end: what those take is the difference of the first two. Exit code 1:
+some run was not recorded on every rank in every step, or named somebody; or the upper end of the interval of the whole
+job is above {LIMIT_RATIO:.0%}.
 """
 
 
@@ -42,6 +43,10 @@ def add_attach_pipeline(subjects: argparse._SubParsersAction[Any]) -> None:
     pipeline = subjects.add_parser("attach-pipeline", help="a pipeline under attach", description=DESCRIPTION)
     pipeline.add_argument("--rounds", type=int, default=10, help="rounds, of two jobs each (default: 10)")
     pipeline.add_argument("--steps", type=int, default=600, help="steps of a job, some 100 ms each (default: 600)")
+    pipeline.add_argument(
+        "--program", choices=sorted(PROGRAMS), metavar="NAME",
+        help="one of those of the bench `parallel` instead, whose layers sleep: " + ", ".join(PROGRAMS),
+    )  # fmt: skip
 
 
 def run_attach_pipeline(options: argparse.Namespace) -> int:
@@ -56,35 +61,43 @@ def run_attach_pipeline(options: argparse.Namespace) -> int:
     taken: dict[str, dict[str, list[float]]] = {
         what: {PLAIN: [], ATTACHED: []} for what in (WHOLE, TRAINING, PROCESSORS)
     }
-    fine = True
+    fine, script = True, list_script(options.program, options.steps)
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
         for number, condition in enumerate(order_runs((PLAIN, ATTACHED), options.rounds)):
             run = Path(parent) / f"run-{number}" if condition == ATTACHED else None
-            for what, time_s in time_job(run, options.steps).items():
+            for what, time_s in time_job(run, script).items():
                 taken[what][condition].append(time_s)
             told = "" if run is None else describe_run(run, options.steps)
             fine = fine and not told.startswith("wrong")
-            shown = ", ".join(f"{what} {times[condition][-1]:.1f} s" for what, times in taken.items())
+            shown = ", ".join(
+                f"{what} {times[condition][-1]:.1f} s" for what, times in taken.items() if times[condition]
+            )
             print(f"{condition}: {shown}{told and '; '}{told}", file=sys.stderr, flush=True)
     return EXIT_OK if show(taken, options.steps) and fine else EXIT_FAILED
 
 
-def time_job(run: Path | None, steps: int) -> dict[str, float]:
+def list_script(name: str | None, steps: int) -> list[str]:
+    """The program and its arguments. None: the pipeline that computes."""
+    if name is None:
+        return [str(SCRIPT), str(steps)]
+    return ParallelJob(program=name, cause="nobody", steps=steps).list_arguments()
+
+
+def time_job(run: Path | None, script: Sequence[str]) -> dict[str, float]:
     """Runs the job once; returns its times, s.
 
     Args:
         run: The run folder. None: without attach.
-        steps: Of the job.
+        script: As of `list_script`.
 
     Raises:
         DistprofError: It failed.
     """
     before_s = _read_processors_s()
-    outcome = run_script([str(SCRIPT), str(steps)], run, (), RANKS)
+    outcome = run_script(script, run, (), RANKS)
+    times_s = {WHOLE: outcome.wall_s, PROCESSORS: _read_processors_s() - before_s}
     told = re.search(r"steps in ([\d.]+) s", outcome.stderr)
-    if told is None:
-        raise DistprofError(f"{SCRIPT.name} did not say how long it took: {outcome.stderr[-2000:]}")
-    return {WHOLE: outcome.wall_s, TRAINING: float(told[1]), PROCESSORS: _read_processors_s() - before_s}
+    return times_s if told is None else {**times_s, TRAINING: float(told[1])}
 
 
 def _read_processors_s() -> float:
@@ -104,14 +117,15 @@ def describe_run(run: Path, steps: int) -> str:
 
 def show(taken: Mapping[str, Mapping[str, Sequence[float]]], steps: int) -> bool:
     """Prints the table; returns whether the whole job is within the limit."""
-    found = {what: compare_runs(times, bare=PLAIN)[1] for what, times in taken.items()}
+    found = {what: compare_runs(times, bare=PLAIN)[1] for what, times in taken.items() if times[PLAIN]}
     table = Table("seconds, median", PLAIN, ATTACHED, "against plain", "95 % interval")
     for what, compared in found.items():
         plain_s, attached_s = (statistics.median(taken[what][name]) for name in (PLAIN, ATTACHED))
         table.add_row(what, f"{plain_s:.2f}", f"{attached_s:.2f}", f"{compared.ratio:+.2%}", _describe(compared))
     Console().print(table)
-    apart_s = [statistics.median(_subtract(taken, name)) for name in (PLAIN, ATTACHED)]
-    print(f"outside the training loop: {apart_s[0]:.2f} s, under attach {apart_s[1]:.2f} s; {steps} steps")
+    if TRAINING in found:
+        apart_s = [statistics.median(_subtract(taken, name)) for name in (PLAIN, ATTACHED)]
+        print(f"outside the training loop: {apart_s[0]:.2f} s, under attach {apart_s[1]:.2f} s; {steps} steps")
     high = found[WHOLE].high_ratio
     fine = high is not None and high <= LIMIT_RATIO
     print(f"the whole job: {'within' if fine else 'not shown to be within'} the limit of {LIMIT_RATIO:.0%}")

@@ -1,50 +1,59 @@
 """Made-up pipeline-parallel jobs whose truth is known, as tables of operations.
 
-They are played by rules of their own, one worker after the other, and share no code with the replay: a worker posts a
-receive when it has done what comes before it in its program, not when the replay would.
+They share no code with the replay. Simple rules (`make_operations` below) play one worker after the other: a worker
+posts a receive when it has done what comes before it in its program, not when the replay would. The other rules
+(`benchmarks.simulate.pipeline_events`) play one event after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.simulate.pipeline_durations import Durations, OperationRow, draw_durations
+from benchmarks.simulate.pipeline_events import play_events
 from distprof.facts.operations import NUMBERS, Kind, Operations
 from distprof.facts.run import FloatArray
-
-FORWARD_NS, BACKWARD_NS, TRANSFER_NS, JOINT_NS, OPTIMIZER_NS = 20e6, 40e6, 0.5e6, 5e6, 4e6
-SPIKE_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineJob:
-    """What is made up; without faults all workers do the same, with noise."""
+    """What is made up; without faults all workers do the same, with noise. The noise of a seed does not depend on the
+    faults."""
 
     replicas: int = 2
     stages: int = 4
     micro_batches: int = 6
     steps: int = 24
     gpipe: bool = False
+    rules: str = "simple"
+    """"simple", or "shared": messages queue for a worker's line, receives are posted early, and launches take time."""
     seed: int = 0
+    transfer_ns: float = 0.5e6
     noise_ratio: float = 0.02
     """Standard deviation of the logarithm of a duration."""
     drift_ratio: float = 0.005
     """That of a worker's speed, which changes slowly from step to step."""
     spike_ratio: float = 0.002
-    """Share of operations that take `SPIKE_FACTOR` times as long."""
+    """Share of operations that take three times as long."""
     slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """By replica and stage, how many times as long its computation takes."""
+    slow_kinds: tuple[Kind, ...] = (Kind.FORWARD, Kind.BACKWARD)
+    """What of it does."""
     uneven: Mapping[int, float] = field(default_factory=dict)
     """By stage, how many times as much it has to do."""
     long_steps: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """By step and replica, how many times as long its sequences take."""
     length_ratio: float = 0.0
     """Standard deviation of the logarithm of the length of a micro-batch's sequences."""
+    equal_lengths: bool = False
+    """All micro-batches of a step are of their mean length instead."""
     slow_links: Mapping[int, float] = field(default_factory=dict)
     """By lower stage, how many times as long transfers take."""
+    slow_links_of: int | None = None
+    """Only on this replica."""
     collect_every: int = 0
     """Each worker collects garbage in every so manieth step, one after the other; 0: none does."""
     collect_together: bool = False
@@ -52,26 +61,15 @@ class PipelineJob:
     collect_ns: float = 100e6
 
 
-class _Row(NamedTuple):
-    replica: int
-    stage: int
-    step: int
-    kind: Kind
-    start_ns: float
-    duration_ns: float
-    number: int
-    micro_batch: int
-
-
 def make_operations(job: PipelineJob) -> Operations:
     """The table of a job."""
-    draw = np.random.default_rng(job.seed)
-    speeds = np.zeros((job.replicas, job.stages))
-    rows: list[_Row] = []
+    durations = draw_durations(job)
+    rows: list[OperationRow] = []
     for step in range(job.steps):
-        speeds = 0.9 * speeds + np.sqrt(1 - 0.81) * job.drift_ratio * draw.standard_normal(speeds.shape)
-        ends = [_play_replica(job, draw, rows, (step, replica), speeds[replica]) for replica in range(job.replicas)]
-        _play_end(job, draw, rows, step, np.array(ends))
+        play = _play_replica if job.rules == "simple" else play_events
+        programs = [list_program(job, stage) for stage in range(job.stages)]
+        ends = [play(durations, programs, rows, (step, replica)) for replica in range(job.replicas)]
+        _play_end(job, durations, rows, step, np.array(ends))
     columns = list(zip(*rows, strict=True))
     replica, stage, steps = (np.array(column) for column in columns[:3])
     return Operations(
@@ -82,7 +80,14 @@ def make_operations(job: PipelineJob) -> Operations:
     )  # fmt: skip
 
 
-def _list_program(job: PipelineJob, stage: int) -> list[tuple[bool, int]]:
+def measure_steps(operations: Operations) -> FloatArray:
+    """How long the steps take, ``[num_steps]``: every step of a made-up job begins at 0."""
+    step_ns = np.zeros(int(operations.step.max()) + 1)
+    np.maximum.at(step_ns, operations.step, operations.start_ns + operations.duration_ns)
+    return step_ns
+
+
+def list_program(job: PipelineJob, stage: int) -> list[tuple[bool, int]]:
     """Forwards (True) and backwards of a stage, with their micro-batches: one forward, one backward once it is full."""
     count = job.micro_batches
     warm = count if job.gpipe else min(job.stages - stage, count)
@@ -95,72 +100,62 @@ def _list_program(job: PipelineJob, stage: int) -> list[tuple[bool, int]]:
 
 
 def _play_replica(
-    job: PipelineJob, draw: np.random.Generator, rows: list[_Row], at: tuple[int, int], speeds: FloatArray
+    durations: Durations, programs: list[list[tuple[bool, int]]], rows: list[OperationRow], at: tuple[int, int]
 ) -> list[float]:
     """Plays forwards and backwards; returns when each stage is done."""
-    step, replica = at
-    lengths = np.exp(job.length_ratio * draw.standard_normal(job.micro_batches)) if job.length_ratio else None
-    programs = [_list_program(job, stage) for stage in range(job.stages)]
-    clock_ns, done = [0.0] * job.stages, [0] * job.stages
+    (step, replica), stages = at, len(programs)
+    clock_ns, done = [0.0] * stages, [0] * stages
     sent_ns: dict[tuple[int, bool, int], float] = {}
-    while any(done[stage] < len(programs[stage]) for stage in range(job.stages)):
-        for stage in range(job.stages):
+    while any(done[stage] < len(programs[stage]) for stage in range(stages)):
+        for stage in range(stages):
             while done[stage] < len(programs[stage]):
                 forward, batch = programs[stage][done[stage]]
                 source = stage - 1 if forward else stage + 1
-                if 0 <= source < job.stages:
+                if 0 <= source < stages:
                     if (source, forward, batch) not in sent_ns:
                         break
-                    clock_ns[stage] = _move(job, draw, rows, (step, replica, source, stage, forward, batch),
+                    clock_ns[stage] = _move(durations, rows, (step, replica, source, stage, forward, batch),
                                             sent_ns[source, forward, batch], clock_ns[stage])  # fmt: skip
-                took_ns = (FORWARD_NS if forward else BACKWARD_NS) * job.uneven.get(stage, 1.0)
-                took_ns *= job.slow.get((replica, stage), 1.0) * job.long_steps.get((step, replica), 1.0)
-                took_ns *= 1.0 if lengths is None else float(lengths[batch])
-                took_ns *= float(np.exp(speeds[stage])) * _draw_factor(job, draw)
+                took_ns = float(durations.compute_ns[step, replica, stage, int(not forward), batch])
                 kind = Kind.FORWARD if forward else Kind.BACKWARD
-                rows.append(_Row(replica, stage, step, kind, clock_ns[stage], took_ns, batch, batch))
+                rows.append(OperationRow(replica, stage, step, kind, clock_ns[stage], took_ns, batch, batch))
                 clock_ns[stage] += took_ns
                 sent_ns[stage, forward, batch] = clock_ns[stage]
                 done[stage] += 1
     return clock_ns
 
 
-def _draw_factor(job: PipelineJob, draw: np.random.Generator) -> float:
-    spike = SPIKE_FACTOR if draw.random() < job.spike_ratio else 1.0
-    return float(np.exp(job.noise_ratio * draw.standard_normal())) * spike
-
-
 def _move(
-    job: PipelineJob, draw: np.random.Generator, rows: list[_Row], what: tuple[int, int, int, int, bool, int],
-    sent_ns: float, posted_ns: float,
+    durations: Durations, rows: list[OperationRow], what: tuple[int, int, int, int, bool, int], sent_ns: float,
+    posted_ns: float,
 ) -> float:  # fmt: skip
     """Sends and receives; returns when it has arrived."""
     step, replica, source, target, forward, batch = what
-    took_ns = TRANSFER_NS * job.slow_links.get(min(source, target), 1.0) * _draw_factor(job, draw)
+    took_ns = float(durations.transfer_ns[step, replica, min(source, target), int(not forward), batch])
     end_ns = max(sent_ns, posted_ns) + took_ns
     send, receive = (Kind.FORWARD_SEND, Kind.FORWARD_RECV) if forward else (Kind.BACKWARD_SEND, Kind.BACKWARD_RECV)
-    rows.append(_Row(replica, source, step, send, sent_ns, end_ns - sent_ns, batch, -1))
-    rows.append(_Row(replica, target, step, receive, posted_ns, end_ns - posted_ns, batch, -1))
+    rows.append(OperationRow(replica, source, step, send, sent_ns, end_ns - sent_ns, batch, -1))
+    rows.append(OperationRow(replica, target, step, receive, posted_ns, end_ns - posted_ns, batch, -1))
     return end_ns
 
 
-def _play_end(job: PipelineJob, draw: np.random.Generator, rows: list[_Row], step: int, done_ns: FloatArray) -> None:
+def _play_end(job: PipelineJob, durations: Durations, rows: list[OperationRow], step: int, done_ns: FloatArray) -> None:
     """Collections, gradients, their norm and the optimizer."""
     ready_ns = done_ns.copy()
     for replica, stage in np.ndindex(*done_ns.shape):
         worker = 0 if job.collect_together else replica * job.stages + stage
         turn = job.collect_every and (step + worker) % job.collect_every == 0
         took_ns = job.collect_ns if turn else 0.0
-        rows.append(_Row(replica, stage, step, Kind.GC, float(ready_ns[replica, stage]), took_ns, 0, -1))
+        rows.append(OperationRow(replica, stage, step, Kind.GC, float(ready_ns[replica, stage]), took_ns, 0, -1))
         ready_ns[replica, stage] += took_ns
-    for kind, axis in ((Kind.GRADS, 0), (Kind.CLIP, None)):
-        end_ns = np.broadcast_to(ready_ns.max(axis=axis, keepdims=True), ready_ns.shape) + JOINT_NS * _draw_factor(
-            job, draw
-        )
+    for index, (kind, axis) in enumerate(((Kind.GRADS, 0), (Kind.CLIP, None))):
+        took_ns = float(durations.joint_ns[step, index])
+        end_ns = np.broadcast_to(ready_ns.max(axis=axis, keepdims=True), ready_ns.shape) + took_ns
         for replica, stage in np.ndindex(*ready_ns.shape):
             start_ns = float(ready_ns[replica, stage])
-            rows.append(_Row(replica, stage, step, kind, start_ns, float(end_ns[replica, stage]) - start_ns, 0, -1))
+            joined_ns = float(end_ns[replica, stage]) - start_ns
+            rows.append(OperationRow(replica, stage, step, kind, start_ns, joined_ns, 0, -1))
         ready_ns = end_ns.copy()
     for replica, stage in np.ndindex(*ready_ns.shape):
-        took_ns = OPTIMIZER_NS * _draw_factor(job, draw)
-        rows.append(_Row(replica, stage, step, Kind.OPTIMIZER, float(ready_ns[replica, stage]), took_ns, 0, -1))
+        took_ns = float(durations.optimizer_ns[step, replica, stage])
+        rows.append(OperationRow(replica, stage, step, Kind.OPTIMIZER, float(ready_ns[replica, stage]), took_ns, 0, -1))

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.status import Status
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
-from benchmarks.verdicts.verdict_rows import ROWS, Row
+from benchmarks.verdicts.verdict_rows import ALL_ROWS, AnyRow
 from benchmarks.verdicts.verdict_table import list_wrong, show_job, tabulate_scores
 from benchmarks.verdicts.verdicts import score_rows
 from distprof.analyze import analyze
@@ -28,7 +28,8 @@ VERDICTS_DESCRIPTION = """\
 Plays simulated jobs whose faults are drawn at random and known, and counts how often the verdict is right. Every row is
 one kind of job. The true cost of a fault is what the same job saves without it. Half of the jobs are played by the
 simple rules that the analysis replays, the others by rules of their own: collectives share the bandwidth of links and
-hosts, and a rank's transfer starts when its neighbours have arrived.
+hosts, and a rank's transfer starts when its neighbours have arrived. Pipelines are judged by the report on a table of
+their operations; in half of them messages queue for a worker's line.
 
   falsely named   something is named that is not to blame
   right           of jobs whose largest cause costs 2 % of the step or more: it is what the verdict names, with the
@@ -84,7 +85,7 @@ def run_verdicts(options: argparse.Namespace) -> int:
     if min(options.runs, *options.steps, options.jobs if options.jobs is not None else 1) < 1:
         raise UsageError("--runs, --steps, --jobs: must be 1 or more")
     if options.list:
-        print("\n".join(f"{row.name:<28} {row.group}" for row in ROWS.values()))
+        print("\n".join(f"{row.name:<28} {row.group}" for row in ALL_ROWS.values()))
         return EXIT_OK
     if options.row is not None:
         (row,) = _choose_rows([options.row])
@@ -102,15 +103,15 @@ def run_verdicts(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _choose_rows(patterns: list[str] | None) -> list[Row]:
+def _choose_rows(patterns: list[str] | None) -> list[AnyRow]:
     if patterns is None:
-        return list(ROWS.values())
-    chosen: dict[str, Row] = {}
+        return list(ALL_ROWS.values())
+    chosen: dict[str, AnyRow] = {}
     for pattern in patterns:
-        names = fnmatch.filter(ROWS, pattern)
+        names = fnmatch.filter(ALL_ROWS, pattern)
         if not names:
             raise UsageError(f"{pattern}: no such row; --list shows them")
-        chosen.update((name, ROWS[name]) for name in names)
+        chosen.update((name, ALL_ROWS[name]) for name in names)
     return list(chosen.values())
 
 

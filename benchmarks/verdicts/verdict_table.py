@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.simulate import Delay, Simulated, SimulatedJob
+from benchmarks.verdicts.pipeline_outcome import judge_pipeline
 from benchmarks.verdicts.verdict_outcome import Outcome, Said, judge, list_said, list_true, play
-from benchmarks.verdicts.verdict_rows import Row
+from benchmarks.verdicts.verdict_rows import AnyRow, PipelineRow
 from benchmarks.verdicts.verdicts import Score
 from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock
+from distprof.render.sections.operations_sections import describe_pipeline
 
 MS = 1_000_000
 
@@ -72,9 +74,11 @@ def list_wrong(scores: Sequence[Score]) -> str:
     )
 
 
-def show_job(row: Row, seed: int, num_steps: int, *, whole: bool) -> str:
+def show_job(row: AnyRow, seed: int, num_steps: int, *, whole: bool) -> str:
     """One job: whether the report is right about it and, on demand, its causes and their true costs, what the report
     says, and how late each rank is."""
+    if isinstance(row, PipelineRow):
+        return _show_pipeline(row, seed, num_steps, whole=whole)
     job, made, report = play(row, seed, num_steps)
     outcome = judge(row, seed, job, made, report)
     if not whole:
@@ -100,6 +104,14 @@ def show_job(row: Row, seed: int, num_steps: int, *, whole: bool) -> str:
     ]
     lines += [f"  {_format_said(item)}" for item in list_said(report)]
     lines += ["", _judge(outcome), "", *_list_lateness(made)]
+    return "\n".join(lines)
+
+
+def _show_pipeline(row: PipelineRow, seed: int, num_steps: int, *, whole: bool) -> str:
+    outcome, report = judge_pipeline(row, seed, num_steps)
+    lines = [_judge(outcome), outcome.told]
+    if whole:
+        lines = [str(row.draw(seed, num_steps)), describe_pipeline(report), *map(str, report.causes), *lines]
     return "\n".join(lines)
 
 

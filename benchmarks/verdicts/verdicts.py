@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.verdicts.pipeline_outcome import judge_pipeline
 from benchmarks.verdicts.verdict_outcome import Outcome, judge, play
-from benchmarks.verdicts.verdict_rows import ROWS, Row
+from benchmarks.verdicts.verdict_rows import ALL_ROWS, AnyRow, PipelineRow
 
 BATCH = 5
 """Jobs that a process plays at a time."""
@@ -20,7 +21,7 @@ BATCH = 5
 class Score:
     """The outcomes of a row's jobs."""
 
-    row: Row
+    row: AnyRow
     outcomes: tuple[Outcome, ...]
 
     def of_steps(self, num_steps: int) -> Score:
@@ -53,13 +54,19 @@ class Score:
         return float(np.median(errors)) if errors else None
 
 
-def score_row(row: Row, seeds: Iterable[int], *, num_steps: int) -> Score:
+def score_row(row: AnyRow, seeds: Iterable[int], *, num_steps: int) -> Score:
     """Plays and judges the jobs of some seeds, one after the other."""
-    return Score(row=row, outcomes=tuple(judge(row, seed, *play(row, seed, num_steps)) for seed in seeds))
+    return Score(row=row, outcomes=tuple(_judge_row(row, seed, num_steps) for seed in seeds))
+
+
+def _judge_row(row: AnyRow, seed: int, num_steps: int) -> Outcome:
+    if isinstance(row, PipelineRow):
+        return judge_pipeline(row, seed, num_steps)[0]
+    return judge(row, seed, *play(row, seed, num_steps))
 
 
 def score_rows(
-    rows: Sequence[Row], *, runs: int, steps: Sequence[int], processes: int,
+    rows: Sequence[AnyRow], *, runs: int, steps: Sequence[int], processes: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:  # fmt: skip
     """Plays and judges all jobs.
@@ -98,7 +105,7 @@ def _play_batches(batches: list[_Batch], processes: int) -> Iterator[tuple[str, 
 
 def _play_batch(batch: _Batch) -> tuple[str, tuple[Outcome, ...]]:
     name, runs, num_steps, first = batch
-    return name, score_row(ROWS[name], range(first, first + runs), num_steps=num_steps).outcomes
+    return name, score_row(ALL_ROWS[name], range(first, first + runs), num_steps=num_steps).outcomes
 
 
 def _mean(values: list[bool]) -> float | None:

@@ -10,13 +10,17 @@ import numpy as np
 
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
+from distprof.analyze.causes.pipeline_verdict import choose_pipeline_verdict, report_pipeline_causes
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.unequal_experts import find_unequal_experts
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
+from distprof.analyze.cycles.pipeline_operations import list_operations
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage, take_sample
+from distprof.analyze.pipeline.judge_pipeline import judge_pipeline
 from distprof.analyze.predict.forecasts import report_forecasts
+from distprof.analyze.predict.pipeline_what_if import list_pipeline_what_ifs
 from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import measure_overhead
@@ -37,6 +41,7 @@ from distprof.facts.run import FORWARDS_NOTE, FORWARDS_ONLY, Clock, Run, Stretch
 from distprof.report.report import SCHEMA, BetweenReport, Report
 from distprof.report.wait_report import Cause, CauseReport, Causes, Stall, Verdict
 
+NO_MICRO_BATCHES = "no micro-batches were recorded"
 _Placed = TypeVar("_Placed", Verdict, CauseReport, Stall)
 
 
@@ -54,12 +59,18 @@ def analyze(run: Run) -> Report:
     reached = measure_efficiency(measured_steps, headline)
     cycles = build_cycles(measured_steps, headline)
     short = explain_shortage(measured_steps, cycles)
+    operations = list_operations(measured_steps)
+    if operations is not None:
+        short = "the stages of a pipeline wait for each other by design"
     cause_costs = None
     if not short:
         from distprof.analyze.causes.find_causes import find_causes  # the finders: not for a trace of a few steps
 
         cause_costs = find_causes(measured_steps, cycles)
+    judged = NO_MICRO_BATCHES if operations is None else judge_pipeline(measured_steps, operations)
     verdict = choose_verdict(measured_steps, cycles, cause_costs)
+    if operations is not None:
+        verdict = choose_pipeline_verdict(judged)
     if run.modules:
         from distprof.analyze.causes.slow_module import find_slow_module
 
@@ -72,6 +83,8 @@ def analyze(run: Run) -> Report:
     causes = None
     if replayed is not None and cause_costs is not None:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
+    elif not isinstance(judged, str) and not judged.is_unlike:
+        causes = report_pipeline_causes(judged, step_ns)
     between, stalls = report_between(measured_steps, on_host), tuple(list_stalls(measured_steps, enough))
     if _has_forwards_only(run):
         verdict, stalls = _rename(verdict), tuple(map(_rename, stalls))
@@ -98,12 +111,15 @@ def analyze(run: Run) -> Report:
         phases=tuple(phase for timing in timings for phase in report_phases(measured_steps, timing)),
         between=between,
         communication=tuple(report_communication(measured_steps)),
-        pipeline=report_pipeline(measured_steps),
+        pipeline=report_pipeline(measured_steps, operations, judged),
         activity=report_activity(run),
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
-        what_if=tuple(list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s)),
+        what_if=(
+            *list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s),
+            *list_pipeline_what_ifs(judged, step_ns=step_ns, tokens_per_s=tokens_per_s),
+        ),
         forecasts=report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s),
         stalls=stalls,
         clocks=tuple(report_clocks(run)),

@@ -38,6 +38,8 @@ class Kind(enum.StrEnum):
     CLIP = "optimizer-clip-main-grad"
     """The norm of all gradients, with all stages of all replicas."""
     OPTIMIZER = "optimizer"
+    OTHER = "others"
+    """None of these: what a rank does between its operations, and waits for collectives. Not in tables."""
 
 
 KINDS = tuple(Kind)

@@ -28,6 +28,9 @@ class PipelineCauseKind(enum.StrEnum):
     """Some micro-batches take longer than others, on all stages, forward and backward."""
     SLOW_LINK = "slow_link"
     """Transfers between two stages take longer than those between other stages."""
+    HELD_UP = "held_up"
+    """One rank takes longer than its equals in some of its micro-batches, or outside of forwards and backwards. Of a
+    live run."""
     COLLECTIONS = "collections"
     """Python's garbage collector, which runs in different steps on different workers."""
 
@@ -37,6 +40,8 @@ class PipelineCause:
     """A cause with what it costs, by a replay without it."""
 
     kind: PipelineCauseKind
+    """"slow_worker": one stage of one replica is slow; "held_up": one rank is late in some micro-batches, or outside of
+    forwards and backwards; "slow_replica"; "uneven_stage"; "unequal_sequences"; "slow_link"; "collections"."""
     replica: int | None
     """Coordinate ``dp``. None: it is on all replicas."""
     stage: int | None
@@ -55,6 +60,12 @@ class PipelineCause:
     """By how much steps would be shorter without this cause alone."""
     lost_ratio: Estimate
     """The same, as a share of the step."""
+    phase: str | None = None
+    """Of one rank: the phase in which it loses the time. None: several, or another cause."""
+    micro_batches: tuple[int, ...] = ()
+    """Of a rank that is held up in some of its forwards or backwards: in which ones of a step. Empty: otherwise."""
+    late_ns: float | None = None
+    """Of a rank that is held up: by how much longer it takes in a step. None: another cause."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

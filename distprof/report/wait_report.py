@@ -47,6 +47,10 @@ class VerdictKind(enum.StrEnum):
     """A link is slower than the other links, and the steps wait for it."""
     UNEQUAL_DATA = "unequal_data"
     """Ranks process different amounts of data in a step, and wait for the one with the most."""
+    UNEVEN_STAGE = "uneven_stage"
+    """A stage of a pipeline takes longer than the others: it has more to do or, with one replica, its rank is slow."""
+    SLOW_REPLICA = "slow_replica"
+    """All stages of one replica of a pipeline take longer than those of the others."""
     UNEQUAL_SEQUENCES = "unequal_sequences"
     """Ranks process sequences of different lengths, and wait for the one whose squares are the most."""
     GARBAGE_COLLECTION = "garbage_collection"
@@ -135,7 +139,8 @@ class Verdict:
     kind: VerdictKind
     """"slow_rank"; "slow_host": the ranks of one host are late together; "slow_link": a link is slower than the
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
-    step; "unequal_sequences": sequences of different lengths; "garbage_collection": Python's collector stops one rank
+    step; "unequal_sequences": sequences of different lengths; "uneven_stage": a stage of a pipeline takes longer than
+    the others; "slow_replica": all stages of one replica do; "garbage_collection": Python's collector stops one rank
     or another; "recompilation": torch.compile does; "stalls": single steps far longer than the rest; "communication":
     moving data, on links that are no slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
@@ -185,6 +190,9 @@ class Verdict:
     """One sentence: what the verdict is based on, or why there is none."""
     evidence: tuple[Evidence, ...]
     """Independent signs, for a rank that is named."""
+    pipeline_cause: int | None = None
+    """Of a pipeline: position in ``PipelineReport.causes``, where stage, replica and micro-batches stand. None: it is
+    none, or nothing is named."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +244,8 @@ class CauseReport:
     joint_ns: float
     """Its part of what removing all causes saves: the parts and ``Causes.remainder_ns`` add up to what an ideal step
     would save."""
+    pipeline_cause: int | None = None
+    """As ``Verdict.pipeline_cause``."""
     critical: bool
     """The lower end of ``saved_after_others_ratio``, or of ``stretch_saved_after_others_ratio`` if there is one, is a
     tenth or more, the other ranks' waits confirm it, and it is no evaluation that only this rank makes."""

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.mesh import Mesh, RankPlace
+from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind
 from distprof.report.report import Report
 from distprof.storage.run_folder import read_meta
 from distprof.traces.load_run import load_run
@@ -21,8 +23,13 @@ SHARDED = ("tensor_parallel", "hybrid_shard")
 JOBS = {
     "tensor_parallel": ("tensor_parallel", []), "hybrid_shard": ("hybrid_shard", []),
     "evaluator": ("evaluator", []), "parameter_server": ("parameter_server", []),
+    "1f1b": ("pipeline", ["Schedule1F1B"]), "gpipe": ("pipeline", ["ScheduleGPipe"]),
+    "interleaved": ("pipeline", ["ScheduleInterleaved1F1B"]), "pipeline_replicas": ("pipeline_replicas", []),
+    "pipeline_by_hand": ("pipeline_by_hand", []), "experts": ("experts", []),
+    "sequence_parallel": ("sequence_parallel", []),
 }  # fmt: skip
 NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (name in SHARDED)) for name in JOBS]
+PASSES, BATCHES = (OperationKind.FORWARD, OperationKind.BACKWARD), 4
 pytestmark = pytest.mark.slow
 
 
@@ -94,3 +101,38 @@ def test_every_rank_has_its_row_and_none_shrinks_the_others_steps(
     assert {rank.rank: rank.apart for rank in report.ranks if rank.apart is not None} == apart
     assert (report.coverage.steps_measured, report.coverage.ranks_missing) == (measured, ())
     assert report.mesh is None
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "chunks", "replicas"),
+    [
+        ("1f1b", 4, 1, 1), ("gpipe", 4, 1, 1), ("interleaved", 4, 2, 1), ("pipeline_by_hand", 4, 1, 1),
+        ("pipeline_replicas", 2, 1, 2),
+    ],
+)  # fmt: skip
+def test_every_micro_batch_of_a_pipeline_is_counted(
+    ended: Ended, name: str, stages: int, chunks: int, replicas: int
+) -> None:
+    run = load_run(ended.folder / name)
+    at = [rank % stages for rank in range(4)]
+    for own, stage in zip(run.operations, at, strict=True):
+        assert own is not None
+        crossings = 2 * BATCHES * (2 * chunks - (stage == 0) - (stage == stages - 1))
+        for step in range(1, 8):
+            kinds = [OPERATION_KINDS[kind] for kind in own.kind[own.step == step].tolist()]
+            assert [kinds.count(kind) for kind in PASSES] == [BATCHES * chunks] * 2
+            assert kinds.count(OperationKind.SEND) + kinds.count(OperationKind.RECEIVE) == crossings
+            passes = np.isin(own.kind, [OPERATION_CODE[kind] for kind in PASSES])
+            batches = own.micro_batch[(own.step == step) & passes]
+            assert np.bincount(batches).tolist() == [2 * chunks] * BATCHES
+    found = ended.report(name).pipeline
+    assert found is not None and found.notes == ()
+    assert (found.num_stages, found.replicas, found.micro_batches) == (stages, replicas, BATCHES)
+
+
+@pytest.mark.parametrize("name", ["experts", "sequence_parallel"])
+def test_what_ranks_exchange_inside_their_passes_is_no_pipeline(ended: Ended, name: str) -> None:
+    report = ended.report(name)
+    assert report.pipeline is None and report.coverage.complete
+    assert report.coverage.steps_measured == 7
+    assert all(rank.apart is None for rank in report.ranks)

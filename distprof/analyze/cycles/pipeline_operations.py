@@ -8,7 +8,6 @@ a forward or a backward, as of sequence parallelism, is none between stages.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,37 +18,18 @@ from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind, RankOperations
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import Clock, FloatArray, IntArray
 
 _FORWARD, _BACKWARD, _WEIGHT, _SEND, _RECEIVE, _ = (OPERATION_CODE[kind] for kind in OperationKind)
 
 
-class PipelineKind(enum.StrEnum):
-    """What an operation is, with the direction of what is sent or received."""
-
-    FORWARD = "forward-compute"
-    BACKWARD = "backward-compute"
-    FORWARD_SEND = "forward-send"
-    FORWARD_RECEIVE = "forward-recv"
-    BACKWARD_SEND = "backward-send"
-    BACKWARD_RECEIVE = "backward-recv"
-    OTHER = "others"
-
-
-PIPELINE_KINDS: tuple[PipelineKind, ...] = tuple(PipelineKind)
-PIPELINE_CODE: dict[PipelineKind, int] = {kind: code for code, kind in enumerate(PIPELINE_KINDS)}
-_OTHER = PIPELINE_CODE[PipelineKind.OTHER]
+_OTHER = NUMBERS[Kind.OTHER]
 _COMPUTES = {
-    _FORWARD: PIPELINE_CODE[PipelineKind.FORWARD],
-    _BACKWARD: PIPELINE_CODE[PipelineKind.BACKWARD],
-    _WEIGHT: PIPELINE_CODE[PipelineKind.BACKWARD],
-}
-_SENDS = {
-    _FORWARD: PIPELINE_CODE[PipelineKind.FORWARD_SEND], _BACKWARD: PIPELINE_CODE[PipelineKind.BACKWARD_SEND],
+    _FORWARD: NUMBERS[Kind.FORWARD], _BACKWARD: NUMBERS[Kind.BACKWARD], _WEIGHT: NUMBERS[Kind.BACKWARD],
 }  # fmt: skip
-_RECEIVES = {
-    _FORWARD: PIPELINE_CODE[PipelineKind.FORWARD_RECEIVE], _BACKWARD: PIPELINE_CODE[PipelineKind.BACKWARD_RECEIVE],
-}  # fmt: skip
+_SENDS = {_FORWARD: NUMBERS[Kind.FORWARD_SEND], _BACKWARD: NUMBERS[Kind.BACKWARD_SEND]}
+_RECEIVES = {_FORWARD: NUMBERS[Kind.FORWARD_RECV], _BACKWARD: NUMBERS[Kind.BACKWARD_RECV]}
 _RECEIVE_OF = {_SENDS[kind]: _RECEIVES[kind] for kind in _SENDS}
 
 
@@ -67,7 +47,7 @@ class PipelineOperations:
     step: IntArray
     """The number of its step."""
     kind: IntArray
-    """Index into `PIPELINE_KINDS`."""
+    """Position in `distprof.facts.operations.KINDS`."""
     clock: Clock
     """On which everything was timed: device where some ranks exchange on GPUs."""
     start_ns: FloatArray
@@ -310,7 +290,7 @@ def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArr
     place = _follow(list(replica), follows)
     place |= {each: int(stages[0]) for each, stages in known.items() if len(stages)}
     chunk = np.full(len(rank), UNKNOWN)
-    computed = kind < PIPELINE_CODE[PipelineKind.FORWARD_SEND]
+    computed = np.isin(kind, list(_COMPUTES.values()))
     for each, stages in known.items():
         these = np.flatnonzero(computed[parts[each]]) + parts[each].start
         chunk[these] = np.searchsorted(stages, own.stage[these]) if len(stages) else 0

@@ -12,15 +12,19 @@ import numpy as np
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
-from distprof.facts.run import FloatArray
+from distprof.facts.operations import Kind
+from distprof.facts.run import FloatArray, Phase
+from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
     PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
-    PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.2,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.1,
+    PipelineCauseKind.HELD_UP: 0.1,
 })  # fmt: skip
 """What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""
 
+PHASES_OF: Mapping[Kind, Phase] = MappingProxyType({Kind.FORWARD: Phase.FORWARD, Kind.BACKWARD: Phase.BACKWARD})
 LEAST_VARIANCE_RATIO = 0.1
 """Of a short series of long memory: its own variance holds at least this share of the whole."""
 DEGREES_RATIO = 0.5
@@ -40,6 +44,15 @@ class PipelineCandidate:
     replica: int | None = None
     stage: int | None = None
     alone: bool = False
+    excess: FloatArray | None = None
+    """By unit: its midmean is what it takes longer, and the error of that counts in the interval of its cost. None: it
+    does not."""
+    phase: Phase | None = None
+    micro_batches: tuple[int, ...] = ()
+    late_ns: float | None = None
+    acting: BoolArray | None = None
+    """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
+    all."""
 
 
 def share_alpha(kind: PipelineCauseKind, tests: int = 1) -> float:

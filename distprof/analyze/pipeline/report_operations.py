@@ -19,8 +19,8 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.slowdowns import list_slowdowns
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
-from distprof.analyze.replay.candidate import MIN_COST_RATIO
-from distprof.analyze.stats.mean_interval import estimate
+from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
+from distprof.analyze.stats.mean_interval import estimate, spread_error
 from distprof.analyze.stats.statistics import FEW
 from distprof.facts.operations import Kind, Operations
 from distprof.facts.run import FloatArray
@@ -101,12 +101,24 @@ def _list_stages(recorded: Recorded) -> tuple[StageReport, ...]:
 
 
 def _list_causes(recorded: Recorded, whole_ns: float) -> tuple[PipelineCause, ...]:
-    """What stands out and costs something, by cost."""
     candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
     candidates += _collect_garbage(recorded, whole_ns)
-    causes = [_cost(recorded, candidate, whole_ns) for candidate in candidates]
-    kept = [cause for cause in causes if cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0]
-    return tuple(sorted(kept, key=lambda cause: -cause.lost_ratio.value))
+    return tuple(cause for _, cause in cost_candidates(recorded, candidates, whole_ns))
+
+
+def cost_candidates(
+    recorded: Recorded, candidates: Sequence[PipelineCandidate], whole_ns: float
+) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
+    """Those that cost something, by cost."""
+    causes = [(candidate, _cost(recorded, candidate, whole_ns)) for candidate in candidates]
+    kept = [(candidate, cause) for candidate, cause in causes if _costs_something(recorded, cause)]
+    return tuple(sorted(kept, key=lambda pair: -pair[1].lost_ratio.value))
+
+
+def _costs_something(recorded: Recorded, cause: PipelineCause) -> bool:
+    if recorded.least is not None and cause.kind is PipelineCauseKind.UNEVEN_STAGE:
+        return cause.lost_ratio.value >= MIN_TAKEN_RATIO  # on shared cores the cost varies more than the work
+    return cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0
 
 
 def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandidate]:
@@ -124,19 +136,26 @@ def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandid
 
 
 def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
-    lost_ns, lost_ratio = estimate(recorded.list_costs(candidate.work_ns), whole_ns)
+    sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
+    saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
+    if candidate.excess is not None:
+        error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
+    lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
-        lost_ns=lost_ns, lost_ratio=lost_ratio,
+        lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
+        late_ns=candidate.late_ns,
     )  # fmt: skip
 
 
 def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:
-    if candidate.kind is not PipelineCauseKind.SLOW_WORKER:
+    one = candidate.kind in (PipelineCauseKind.SLOW_WORKER, PipelineCauseKind.HELD_UP)
+    if not (one or (candidate.alone and candidate.stage is not None)):
         return None
     found = recorded.graph.operations
-    rank = int(found.rank[(found.replica == candidate.replica) & (found.stage == candidate.stage)].min())
+    replica = 0 if candidate.replica is None else candidate.replica
+    rank = int(found.rank[(found.replica == replica) & (found.stage == candidate.stage)].min())
     return rank if rank >= 0 else None
 
 
@@ -148,7 +167,7 @@ def _list_what_ifs(recorded: Recorded, causes: Sequence[PipelineCause], whole_ns
     ]  # fmt: skip
     changes: list[tuple[str, FloatArray]] = []
     if recorded.shape[2] > 1:
-        changes.append(("stages even", even_out(recorded, None)))
+        changes.append(("stages even", even_out(recorded, None, PASSES)))
     found += [
         PipelineWhatIf(name="micro-batches even in every step", saved_ratio=cause.lost_ratio)
         for cause in causes if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES

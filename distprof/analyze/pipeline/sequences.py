@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
-from distprof.analyze.pipeline.equals import LEAST_NS
-from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
 from distprof.analyze.stats.significance import binomial_tail, t_survival
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
@@ -122,30 +121,30 @@ def _describe(recorded: Recorded, passes: _Passes, size: FloatArray) -> Pipeline
     work_ns = recorded.graph.work_ns.copy()
     work_ns[passes.rows] *= (usual[place // replicas] / factors)[passes.group]
     load = (np.bincount(place, weights=factors) / np.bincount(place)).reshape(num_steps, replicas)
-    replica, more_ratio, steps_count = _choose_replica(load)
+    replica, more_ratio, acting = _choose_replica(load)
     return PipelineCandidate(
         kind=PipelineCauseKind.UNEQUAL_SEQUENCES, replica=replica, what="micro-batches", more_ratio=more_ratio,
-        steps_count=steps_count, work_ns=work_ns,
+        steps_count=int(acting.sum()), work_ns=work_ns, acting=acting,
     )  # fmt: skip
 
 
-def _choose_replica(load: FloatArray) -> tuple[int | None, float, int]:
-    """The replica that has most of the long micro-batches, if one has; by how much they are longer; in how many steps.
+def _choose_replica(load: FloatArray) -> tuple[int | None, float, BoolArray]:
+    """The replica that has most of the long micro-batches, if one has; by how much they are longer; in which steps.
 
     Args:
         load: Mean size of its micro-batches, ``[num_steps, num_replicas]``.
     """
     if load.shape[1] < 2:
-        return None, 0.0, len(load)
+        return None, 0.0, np.ones(len(load), dtype=bool)
     more = np.exp(compare_with_others(np.log(load), axis=1)) - 1
     highest = more.argmax(axis=1)
     notable = more.max(axis=1) > NOTABLE_RATIO
     if not notable.any():
-        return None, float(more.max(axis=1).mean()), len(load)
+        return None, float(more.max(axis=1).mean()), np.ones(len(load), dtype=bool)
     counts = np.bincount(highest[notable], minlength=load.shape[1])
     replica = int(counts.argmax())
     total = int(counts.sum())
     chance = load.shape[1] * binomial_tail(int(counts[replica]), total, 1 / load.shape[1])
     named = counts[replica] >= MOST_RATIO * total and chance <= share_alpha(PipelineCauseKind.UNEQUAL_SEQUENCES)
     rows = notable & (highest == replica) if named else notable
-    return replica if named else None, float(more.max(axis=1)[rows].mean()), int(rows.sum())
+    return replica if named else None, float(more.max(axis=1)[rows].mean()), rows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from distprof.analyze.pipeline.graph import OperationGraph
-from distprof.analyze.pipeline.replay import Replay
 from distprof.facts.operations import MEAN_KINDS, NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
 from distprof.facts.trace import BoolArray
@@ -15,14 +16,47 @@ from distprof.facts.trace import BoolArray
 PASSES = (Kind.FORWARD, Kind.BACKWARD)
 
 
+LEAST_NS = 1.0
+"""Operations of no duration count as this long."""
+
+
+FIRM_FACTOR = 1.25
+
+
+class StepReplay(Protocol):
+    """Whatever replays a graph with chosen durations."""
+
+    def compute_steps(self, work_ns: FloatArray) -> FloatArray:
+        """How long each step takes, ``[num_steps]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastWork:
+    """How long operations take that nothing disturbs, where ranks share cores and other programs come in between: the
+    shortest of those of a kind and chunk that a worker has. What disturbs many of them does not move it, and more to do
+    lengthens all."""
+
+    unit: IntArray
+    """Number of the few steps that each step is one of, ``[num_steps]``."""
+    of_unit_ns: FloatArray
+    """The shortest of those like it in these steps, ``[num_operations]``; 0 of `Kind.OTHER`."""
+    work_ns: FloatArray
+    """The same of all steps: where nearly all are disturbed, one is not."""
+    next_ns: FloatArray
+    """A low quantile of the same: where it is far from the shortest, all are disturbed, and the shortest tells
+    nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """A job that is judged: its graph, the order of its replay, and what that says of the job as it is."""
 
     graph: OperationGraph
-    replay: Replay
+    replay: StepReplay
     step_ns: FloatArray
     """Steps replayed with recorded durations, ``[num_steps]``."""
+    least: LeastWork | None = None
+    """What workers are compared by. None: the mean of a step's operations."""
 
     def list_costs(self, work_ns: FloatArray) -> FloatArray:
         """By how much each step would be shorter with other durations, ``[num_steps]``."""
@@ -56,10 +90,68 @@ class Recorded:
         mean: FloatArray = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
         return np.asarray(mean).reshape(self.shape)
 
+    @property
+    def unit(self) -> IntArray:
+        """The unit of statistics that each step belongs to, ``[num_steps]``."""
+        return np.arange(len(self.graph.steps)) if self.least is None else self.least.unit
+
+    def compare_work(self, *kinds: Kind) -> FloatArray:
+        """What workers are tested by, per operation of these kinds, ``[num_units, num_replicas, num_stages]``."""
+        if self.least is None:
+            return sum((np.nan_to_num(self.sum_work(kind)) for kind in kinds), start=np.zeros(()))
+        return self._average_least(self.least.of_unit_ns, self.unit, kinds)
+
+    def measure_sizes(self, *kinds: Kind) -> FloatArray:
+        """What says by how much workers differ: the same or, of their shortest operations, those of all steps,
+        ``[1, num_replicas, num_stages]``."""
+        if self.least is None:
+            return self.compare_work(*kinds)
+        return self._average_least(self.least.work_ns, np.zeros_like(self.unit), kinds)
+
+    def mark_firm(self) -> Mapping[Kind, BoolArray]:
+        """Whether workers are compared by their forwards, and by their backwards: where the shortest are like the next
+        ones, ``[num_replicas, num_stages]``. Those of others, if they are too long, make nobody look slow."""
+        if self.least is None:
+            return {kind: np.ones(self.shape[1:], dtype=bool) for kind in PASSES}
+        whole = np.zeros_like(self.unit)
+        return {
+            kind: np.asarray(
+                self._average_least(self.least.next_ns, whole, (kind,))[0]
+                <= FIRM_FACTOR * self._average_least(self.least.work_ns, whole, (kind,))[0]
+            )
+            for kind in PASSES
+        }
+
+    def list_firm(self) -> tuple[Kind, ...]:
+        """By which of forward and backward all workers are compared."""
+        return tuple(kind for kind, firm in self.mark_firm().items() if firm.all())
+
+    def _average_least(self, least_ns: FloatArray, unit: IntArray, kinds: tuple[Kind, ...]) -> FloatArray:
+        rows, (_, replicas, stages) = self.select(*kinds), self.shape
+        shape = int(unit.max()) + 1, replicas, stages
+        slot = unit[self.graph.step[rows]] * replicas * stages + self.worker[rows] % (replicas * stages)
+        total = np.bincount(slot, weights=least_ns[rows], minlength=int(np.prod(shape)))
+        count = np.bincount(slot, minlength=int(np.prod(shape)))
+        mean: FloatArray = np.divide(total, count, out=np.zeros(len(total)), where=count > 0)
+        return np.asarray(mean * len(kinds)).reshape(shape)
+
+    def spread(self, sizes: FloatArray, rows: BoolArray) -> FloatArray:
+        """Of each of some operations, the value of its step in what `measure_sizes` is by step; by axis 0."""
+        return np.asarray(sizes[self.graph.step[rows] if self.least is None else 0 * self.graph.step[rows]])
+
+    def shorten(self, rows: BoolArray, more: FloatArray) -> FloatArray:
+        """Durations of some operations if they were shorter by factors of ``exp(more)``, of each one. What disturbs an
+        operation stays."""
+        own_ns = self.graph.work_ns[rows]
+        if self.least is None:
+            return np.asarray(own_ns * np.exp(-more))
+        return np.asarray(np.maximum(own_ns - self.least.work_ns[rows] * (1 - np.exp(-more)), 0.0))
+
     def measure_stages(self, kind: Kind) -> FloatArray:
         """The usual duration of a kind on each stage, ``[num_stages]``: the median over steps, and of the replicas the
         lower median, which a slow worker does not move where there are two."""
-        of_replica = np.sort(np.nanmedian(self.sum_work(kind), axis=0), axis=0)
+        own_ns = self.sum_work(kind) if self.least is None else self.measure_sizes(kind)
+        of_replica = np.sort(np.nanmedian(own_ns, axis=0), axis=0)
         usual_ns: FloatArray = of_replica[(len(of_replica) - 1) // 2]
         return usual_ns
 

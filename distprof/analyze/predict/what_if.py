@@ -50,17 +50,17 @@ def list_what_ifs(
     now_ns, count = float(as_is_ns.mean()) if step_ns is None else step_ns, len(cycles.positions)
     nothing = np.broadcast_to(np.zeros(()), cycles.transfer_ns.shape)
     found = [
-        _report(
+        report_change(
             "perfect overlap", now_ns, _save(as_is_ns, replay(cycles, transfer_ns=nothing)), count, tokens_per_s,
             "transfers never hold a rank up; waiting for a late rank still does",
         ),
-        _report(
+        report_change(
             "no data wait", now_ns, _save(as_is_ns, replay(cycles, work_ns=_without_data(cycles))), count, tokens_per_s,
             "every batch is ready when it is asked for",
         ),
     ]  # fmt: skip
     for change, rank, saved, assumption in _list_fixes(measured_steps, cycles, cause_costs):
-        found.append(_report(change, now_ns, saved, count, tokens_per_s, assumption, rank=rank))
+        found.append(report_change(change, now_ns, saved, count, tokens_per_s, assumption, rank=rank))
     found = [item for item in found if item.saved_ratio.value >= MIN_SAVED_RATIO]
     found.sort(key=lambda item: -item.saved_ratio.value)
     return [*found, *_guess_sizes(cycles, as_is_ns, now_ns, tokens_per_s)]
@@ -105,10 +105,11 @@ def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:
     return estimate(as_is_ns - np.minimum(would_be_ns, as_is_ns), float(as_is_ns.mean()))[1]
 
 
-def _report(
+def report_change(
     change: str, now_ns: float, saved: Estimate, count: int, tokens_per_s: float | None, assumption: str,
     *, rank: int | None = None,
 ) -> WhatIf:  # fmt: skip
+    """What a share of the step that is saved means for the job."""
     then_ns = now_ns * (1 - saved.value)
     return WhatIf(
         change=change, rank=rank, step_ns=then_ns, saved_ratio=saved,

@@ -6,19 +6,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineKind, PipelineOperations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 
-_FORWARD, _BACKWARD = PIPELINE_CODE[PipelineKind.FORWARD], PIPELINE_CODE[PipelineKind.BACKWARD]
-_SENDS = [PIPELINE_CODE[kind] for kind in (PipelineKind.FORWARD_SEND, PipelineKind.BACKWARD_SEND)]
-_RECEIVES = [PIPELINE_CODE[kind] for kind in (PipelineKind.FORWARD_RECEIVE, PipelineKind.BACKWARD_RECEIVE)]
+_FORWARD, _BACKWARD = NUMBERS[Kind.FORWARD], NUMBERS[Kind.BACKWARD]
+_SENDS = [NUMBERS[kind] for kind in (Kind.FORWARD_SEND, Kind.BACKWARD_SEND)]
+_RECEIVES = [NUMBERS[kind] for kind in (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)]
 
 
-def report_pipeline(measured_steps: MeasuredSteps) -> PipelineReport | None:
-    """What the stages of a pipeline do; None: the job is none, or its micro-batches were not recorded."""
-    operations = list_operations(measured_steps)
+def report_pipeline(
+    measured_steps: MeasuredSteps, operations: PipelineOperations | None, judged: JudgedPipeline | str
+) -> PipelineReport | None:
+    """What the stages of a pipeline do; None: the job is none, or its micro-batches were not recorded.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        operations: What was recorded of it.
+        judged: What holds it up, or why that is not known.
+    """
     if operations is None:
         return None
     stages = [_measure_rank(operations, rank) for rank in np.unique(operations.rank).tolist()]
@@ -43,8 +53,22 @@ def report_pipeline(measured_steps: MeasuredSteps) -> PipelineReport | None:
             *operations.failures,
             *([f"the schedule's own bubble is n/a: {unknown}"] if unknown else []),
             *([f"{missing} of {measured_steps.run.meta.world_size} ranks have no micro-batches"] if missing else []),
+            *([] if isinstance(judged, str) else _note_disturbed(judged)),
         ),
+        judged=not isinstance(judged, str),
+        replay_error_ratio=None if isinstance(judged, str) else judged.error_ratio,
+        replay_worst_error_ratio=None if isinstance(judged, str) else judged.worst_error_ratio,
+        causes=() if isinstance(judged, str) else tuple(cause for _, cause in judged.causes),
     )
+
+
+def _note_disturbed(judged: JudgedPipeline) -> list[str]:
+    """What workers and stages are not compared by."""
+    firm = judged.recorded.list_firm()
+    return [
+        f"stages and workers are not compared by {kind}: on some rank something else disturbs nearly all of them"
+        for kind in PASSES if kind not in firm
+    ]  # fmt: skip
 
 
 def _measure_rank(operations: PipelineOperations, rank: int) -> PipelineRankReport | None:

@@ -16,10 +16,11 @@ import numpy as np
 from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.clocks.device_clock import map_device_clocks
-from distprof.analyze.cycles.pipeline_operations import PIPELINE_CODE, PipelineKind, PipelineOperations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, FloatArray, IntArray, Phase, Run
 from distprof.facts.trace_summary import DEVICE_STATES
 from distprof.report.report import MeshReport
@@ -37,8 +38,8 @@ MAX_LANES = 64
 MAX_TRANSFERS = 1_500
 Transfer = tuple[int, int, float, float, bool]
 """The lanes of sender and receiver, when it was sent and received, and whether it is a gradient."""
-_COMPUTES = {PIPELINE_CODE[PipelineKind.FORWARD]: Phase.FORWARD, PIPELINE_CODE[PipelineKind.BACKWARD]: Phase.BACKWARD}
-_SENDS = (PIPELINE_CODE[PipelineKind.FORWARD_SEND], PIPELINE_CODE[PipelineKind.BACKWARD_SEND])
+_COMPUTES = {NUMBERS[Kind.FORWARD]: Phase.FORWARD, NUMBERS[Kind.BACKWARD]: Phase.BACKWARD}
+_SENDS = (NUMBERS[Kind.FORWARD_SEND], NUMBERS[Kind.BACKWARD_SEND])
 _HIDDEN = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, STEP)
 """Phases whose place the micro-batches take, where they were recorded."""
 

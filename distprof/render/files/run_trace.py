@@ -18,13 +18,12 @@ from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
 from distprof.analyze.cycles.pipeline_operations import (
-    PIPELINE_KINDS,
-    PipelineKind,
     PipelineOperations,
     list_operations,
 )
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.timeline.step_timelines import are_placed
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, FloatArray, Run
 from distprof.facts.trace_summary import TraceSummary
 from distprof.render.files.trace_events import (
@@ -44,9 +43,10 @@ OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
 STEPS, STEPS_ON_DEVICE, PHASE_TRACK, PASSES, SENDS, RECEIVES, COLLECTIVES = range(7)
 """Tracks from top to bottom; each process group has one of its own from the last on, and so have then the streams."""
-_PASS_NAMES = {PipelineKind.FORWARD: "forward", PipelineKind.BACKWARD: "backward"}
-_SEND_KINDS = (PipelineKind.FORWARD_SEND, PipelineKind.BACKWARD_SEND)
-_RECEIVE_KINDS = (PipelineKind.FORWARD_RECEIVE, PipelineKind.BACKWARD_RECEIVE)
+_OPERATIONS = tuple(Kind)
+_PASS_NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
+_SEND_KINDS = (Kind.FORWARD_SEND, Kind.BACKWARD_SEND)
+_RECEIVE_KINDS = (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)
 
 
 def describe_trace(run: Run, names: Mapping[int, str], first: Sequence[int] = ()) -> tuple[
@@ -352,8 +352,8 @@ class _RunTrace:
         operations, begins_ns, ends_ns = placed.operations, placed.begins_ns, placed.ends_ns
         points = self._join_exchanges(placed, step)
         for row in np.flatnonzero(operations.step == step).tolist():
-            kind, begin_ns, end_ns = PIPELINE_KINDS[operations.kind[row]], float(begins_ns[row]), float(ends_ns[row])
-            if not end_ns > begin_ns or kind is PipelineKind.OTHER:
+            kind, begin_ns, end_ns = _OPERATIONS[operations.kind[row]], float(begins_ns[row]), float(ends_ns[row])
+            if not end_ns > begin_ns or kind is Kind.OTHER:
                 continue
             number, position = int(operations.micro_batch[row]), placed.positions[int(operations.rank[row])]
             args: dict[str, object] = {"step": step, "waited_ns": float(operations.waited_ns[row])}
@@ -375,7 +375,7 @@ class _RunTrace:
     def _join_exchanges(self, placed: _Placed, step: int) -> dict[int, FlowPoint]:
         """From the begin of a send to the receive, at the moment when both were there."""
         operations, begins_ns, ends_ns = placed.operations, placed.begins_ns, placed.ends_ns
-        codes = [PIPELINE_KINDS.index(kind) for kind in _SEND_KINDS]
+        codes = [NUMBERS[kind] for kind in _SEND_KINDS]
         points: dict[int, FlowPoint] = {}
         for send in np.flatnonzero((operations.step == step) & np.isin(operations.kind, codes)).tolist():
             receive = int(operations.partner[send])

@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     list_larger,
     look_up_verdict_cause,
     name_beside,
+    name_cause,
     name_hosts,
     name_link,
     read_cost,
@@ -55,6 +56,10 @@ def _name_culprit(report: Report) -> str:
     verdict = report.verdict
     if report.hang is not None:
         return "The job hangs"
+    named = look_up_verdict_cause(report)
+    if verdict.pipeline_cause is not None and verdict.rank is None and named is not None:
+        name = name_cause(named, report=report)
+        return f"{name[0].upper()}{name[1:]}"
     if verdict.kind in LATE_KINDS:
         who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else name_rank(report, verdict.rank)
         return f"{who[0].upper()}{who[1:]} is slow{_name_reason(report)}"

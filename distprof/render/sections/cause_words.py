@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
-from distprof.render.sections.rank_names import describe_place, name_rank
+from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -23,7 +23,7 @@ KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEQUAL_SEQUENCES: "unequal sequences",
     VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.RECOMPILATION: "compiling",
-    VerdictKind.STALLS: "stalls",
+    VerdictKind.UNEVEN_STAGE: "uneven stage", VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
 FIX_ONLY, FIX_LAST = "fix only this", "fix last"
@@ -70,6 +70,8 @@ def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None
     place = "" if report is None or cause.rank is None else describe_place(report, cause.rank)
     inside = "; ".join(words for words in (place, inside) if words)
     phase = f" ({inside})" if inside else ""
+    if cause.rank is None and (stage := _place_in_pipeline(cause, report)):
+        return f"{KINDS[cause.kind]} ({stage})"
     if cause.kind is VerdictKind.SLOW_LINK:
         return name_link(cause.hosts)
     who = f"rank {cause.rank}" if cause.rank is not None else ""
@@ -219,7 +221,15 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
 
 def _show_where(cause: CauseReport, report: Report) -> str:
     who = name_hosts(cause.hosts) or ("" if cause.rank is None else name_rank(report, cause.rank))
+    who = who or _place_in_pipeline(cause, report)
     return ", ".join(text for text in (who, _name_part(cause)) if text) or "all ranks"
+
+
+def _place_in_pipeline(cause: CauseReport, report: Report | None) -> str:
+    """The stage or replica that it is about; empty: of no pipeline, or all over."""
+    if cause.pipeline_cause is None or report is None or report.pipeline is None:
+        return ""
+    return describe_pipeline_place(report.pipeline.causes[cause.pipeline_cause])
 
 
 def _show_when(cause: CauseReport, report: Report) -> str:

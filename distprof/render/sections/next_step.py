@@ -76,6 +76,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
             return (text or "compare {who} with the others").format(who=who) + _advise_recording(report, verdict)
         case VerdictKind.SLOW_LINK:
+            if not verdict.hosts:
+                return "test the link between these stages by itself, and look for other traffic"
             return (
                 f"test the link by itself (nccl-tests, iperf) and look for other traffic: {name_hosts(verdict.hosts)}"
             )
@@ -83,6 +85,10 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             return (
                 "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens"
             )
+        case VerdictKind.UNEVEN_STAGE:
+            return _advise_stage(report, verdict)
+        case VerdictKind.SLOW_REPLICA:
+            return "compare the lengths of that replica's sequences, and its hosts, with the others'"
         case VerdictKind.UNEQUAL_SEQUENCES:
             return (
                 "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
@@ -102,6 +108,13 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"
     return None
+
+
+def _advise_stage(report: Report, verdict: Verdict) -> str:
+    assert report.pipeline is not None and verdict.pipeline_cause is not None
+    cause = report.pipeline.causes[verdict.pipeline_cause]
+    doubt = "" if not cause.alone else f"; if it has no more layers than they have, compare rank {cause.rank} with them"
+    return f"move layers from stage {cause.stage} to the other stages{doubt}"
 
 
 def _advise_recording(report: Report, verdict: Verdict) -> str:

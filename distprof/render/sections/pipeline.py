@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from distprof.render.sections.rank_names import describe_place
+from distprof.render.sections.pipeline_words import PipelineShape, describe_pipeline_cause
+from distprof.render.sections.rank_names import describe_place, name_rank
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_ratio, format_time
+from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 from distprof.report.report import Report
 
@@ -20,6 +22,36 @@ def list_pipeline(report: Report) -> list[Fact]:
     if report.pipeline is None:
         return []
     return [Fact(label="pipeline", text=f"{describe_shape(report.pipeline)}: {describe_bubble(report.pipeline)}")]
+
+
+def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
+    """What costs it most, or that nobody stands out."""
+    at, reason = report.verdict.pipeline_cause, clean_text(report.verdict.reason, NOTE_LIMIT)
+    if at is None:
+        return f"no verdict: {reason}" if pipeline.is_unlike else f"no straggler: {reason}"
+    cause = pipeline.causes[at]
+    return describe_pipeline_cause(cause, PipelineShape(
+        num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,
+        num_batches=pipeline.micro_batches, is_live=True, rank_name=_name_rank(report, pipeline, cause),
+    ))  # fmt: skip
+
+
+def _name_rank(report: Report, pipeline: PipelineReport, cause: PipelineCause) -> str | None:
+    """The cause's rank with its coordinates or, where the job has none, its place in the pipeline."""
+    if cause.rank is None:
+        return None
+    if describe_place(report, cause.rank) or (cause.alone and cause.kind is PipelineCauseKind.UNEVEN_STAGE):
+        return name_rank(report, cause.rank)
+    replica = f"replica {cause.replica}, " if pipeline.replicas > 1 and cause.replica is not None else ""
+    return f"rank {cause.rank} ({replica}stage {cause.stage})"
+
+
+def describe_replay(pipeline: PipelineReport) -> str:
+    """How well the recorded steps are replayed; empty: they are not."""
+    if pipeline.replay_error_ratio is None or pipeline.replay_worst_error_ratio is None:
+        return ""
+    median, worst = format_ratio(pipeline.replay_error_ratio), format_ratio(pipeline.replay_worst_error_ratio)
+    return f"replayed without a change, steps differ from the recorded ones by {median} (90th percentile: {worst})"
 
 
 def describe_shape(pipeline: PipelineReport) -> str:
@@ -48,6 +80,8 @@ def show_pipeline(report: Report) -> Section:
         stages = [*ordered[:EXTREMES], *ordered[-EXTREMES:]]
     columns = make_columns(PIPELINE_HEADS, [_show_stage(report, item) for item in stages], ("place",))
     notes = [clean_text(note, NOTE_LIMIT) for note in report.pipeline.notes[:MAX_NOTES]]
+    if replay := describe_replay(report.pipeline):
+        notes.append(replay)
     about = f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}"
     if left_out:
         notes.append(f"{left_out:,} ranks between the {EXTREMES} that wait most and least are left out")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from distprof.facts.run import name_ranks
 from distprof.render.units import clean_text
+from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.report import Report
 
 GROUP_LIMIT, MESH_GROUP_LIMIT = 24, 36
@@ -68,3 +69,12 @@ def name_groups(report: Report, groups: Sequence[str]) -> str:
         return clean_text(groups[0], GROUP_LIMIT if report.mesh is None else MESH_GROUP_LIMIT)
     name = read_dimension(report, groups[0])
     return f"{clean_text(name, GROUP_LIMIT)}, {len(groups):,} groups" if name else f"{len(groups):,} groups"
+
+
+def describe_pipeline_place(cause: PipelineCause) -> str:
+    """Where in the pipeline it is; empty: all over."""
+    replica = [] if cause.replica is None else [f"dp {cause.replica}"]
+    if cause.stage is None:
+        return ", ".join(replica)
+    stage = f"stage {cause.stage}" if cause.kind is not PipelineCauseKind.SLOW_LINK else f"after stage {cause.stage}"
+    return ", ".join([*replica, stage])

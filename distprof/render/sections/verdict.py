@@ -26,6 +26,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
+from distprof.render.sections.pipeline import describe_pipeline_verdict
 from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
 from distprof.render.units import (
     clean_text,
@@ -113,6 +114,8 @@ def _describe_alone(report: Report) -> str:
 
 def _describe_largest(report: Report) -> str:
     verdict = report.verdict
+    if report.pipeline is not None and report.pipeline.judged:
+        return describe_pipeline_verdict(report, report.pipeline)
     if verdict.kind in LATE_KINDS:
         return _describe_late(report, verdict)
     if verdict.kind is VerdictKind.SLOW_LINK:

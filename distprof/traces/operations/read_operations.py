@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.errors import DataError, TableError
-from distprof.facts.operations import KINDS, Operations, number_workers
+from distprof.facts.operations import KINDS, Kind, Operations, number_workers
 from distprof.facts.run import FloatArray, IntArray
 from distprof.storage.safe_open import begins_with, open_file
 from distprof.traces.operations.columns import FIELDS, LAYOUT, choose_columns
@@ -34,7 +34,7 @@ MOST_INT32 = 1 << 31
 """Columns of smaller numbers take half the memory while a table is read."""
 NO_PYARROW = "a Parquet file needs pyarrow: pip install 'distprof[parquet]', or write the table as CSV"
 WHOLE_FIELDS = ("replica", "stage", "rank", "step", "number", "chunk", "micro_batch")
-PLACES: Mapping[str, int] = {str(kind): place for place, kind in enumerate(KINDS)}
+PLACES: Mapping[str, int] = {str(kind): place for place, kind in enumerate(KINDS) if kind is not Kind.OTHER}
 Batch = Mapping[str, npt.NDArray[Any]]
 """Columns by their heads. Numbers are float64, NaN: empty."""
 
@@ -113,7 +113,7 @@ def _raise_cell(path: Path, name: str, row: int, value: float) -> None:
 
 def _raise_kind(path: Path, name: str, row: int, text: object) -> None:
     shown = "is empty" if text is None or text == "" else f"{str(text)[:40]!r} is no kind of operation"
-    raise TableError(f"{path}: column {name}, row {row + 1:,}: {shown}: expected one of {', '.join(KINDS)}")
+    raise TableError(f"{path}: column {name}, row {row + 1:,}: {shown}: expected one of {', '.join(PLACES)}")
 
 
 def _read_parquet(path: Path, file: BinaryIO) -> Iterator[Batch]:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from distprof.analyze.cycles.pipeline_operations import PIPELINE_KINDS, PipelineOperations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
 from distprof.analyze.make_report import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
+from distprof.facts.operations import KINDS
 from distprof.facts.run import COLUMN, Run
 from distprof.render.sections.pipeline import list_pipeline, show_pipeline
 from distprof.report.pipeline_report import PipelineReport
@@ -173,7 +174,7 @@ def test_a_sender_waits_for_a_receiver_that_is_not_ready() -> None:
 
 def test_every_send_has_its_receive_with_the_micro_batch_and_the_direction() -> None:
     found = list_all(make_job(play(3, 4, order_1f1b, transfer_ns=7)))
-    names = np.array([kind.value for kind in PIPELINE_KINDS])[found.kind]
+    names = np.array([kind.value for kind in KINDS])[found.kind]
     for direction in ("forward", "backward"):
         sends, receives = (np.flatnonzero(names == f"{direction}-{what}") for what in ("send", "recv"))
         assert len(sends) == len(receives) == 2 * 4 * 11  # the first step is warm-up

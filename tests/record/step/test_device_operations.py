@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
+from distprof.analyze.cycles.pipeline_operations import list_operations
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.summary.pipeline import report_pipeline
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind
@@ -180,7 +181,8 @@ def test_what_two_devices_did_comes_back_and_makes_the_table_of_the_pipeline(tmp
         make_run(num_ranks=2, num_steps=12, num_warmup=0), rows=np.stack([stream.rows for stream in streams]),
         operations=tuple(join_operations(stream.operations) for stream in streams),
     )  # fmt: skip
-    found = report_pipeline(choose_measured_steps(run))
+    measured_steps = choose_measured_steps(run)
+    found = report_pipeline(measured_steps, list_operations(measured_steps), "not judged")
     assert found is not None and (found.clock, found.micro_batches) == ("device", 2)
     for stage_report in found.stages:
         times = stage_report.forward_ns, stage_report.backward_ns, stage_report.warmup_ns, stage_report.steady_ns

@@ -1,0 +1,140 @@
+"""The verdict on a pipeline, and its causes as those of any other job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from distprof.analyze.causes.cause_report import CRITICAL_RATIO
+from distprof.analyze.pipeline.candidates import PipelineCandidate
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.stats.mean_interval import estimate
+from distprof.facts.run import Clock, FloatArray, Phase
+from distprof.report.operations_report import PipelineCause, PipelineCauseKind
+from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, Verdict, VerdictKind
+
+KINDS = {
+    PipelineCauseKind.SLOW_WORKER: VerdictKind.SLOW_RANK, PipelineCauseKind.HELD_UP: VerdictKind.SLOW_RANK,
+    PipelineCauseKind.UNEVEN_STAGE: VerdictKind.UNEVEN_STAGE, PipelineCauseKind.SLOW_REPLICA: VerdictKind.SLOW_REPLICA,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_SEQUENCES,
+    PipelineCauseKind.SLOW_LINK: VerdictKind.SLOW_LINK,
+}  # fmt: skip
+CAUSES = {
+    Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
+    Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER,
+    Phase.OTHER: Cause.OUTSIDE,
+}  # fmt: skip
+_FOUND = "it takes longer than its equals in nearly every step, and a replay without that is shorter"
+_NOBODY = "no rank, stage or link of the pipeline stands out from its equals beyond noise"
+_BY_DESIGN = "the stages of a pipeline wait for each other by design, and nobody is named or cleared"
+
+
+def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
+    """The cause that costs most, or why there is none."""
+    if isinstance(judged, str):
+        return _make_verdict(0, f"{_BY_DESIGN}: {judged}")
+    steps_used = len(judged.frame.steps)
+    if judged.is_unlike:
+        return _make_verdict(steps_used, f"{_BY_DESIGN}: replayed steps differ too much from the recorded ones")
+    if not judged.causes:
+        return _make_verdict(steps_used, _NOBODY)
+    candidate, cause = judged.causes[0]
+    rank, late_ns = _name_rank(cause), _measure_late(judged, candidate, cause)
+    return Verdict(
+        kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.lost_ratio), confirmed=None,
+        pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(cause), hosts=(), late_ns=late_ns,
+        lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
+        held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
+        evidence=(), pipeline_cause=0,
+    )  # fmt: skip
+
+
+def _make_verdict(steps_used: int, reason: str) -> Verdict:
+    return Verdict(
+        kind=VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None, phase=None, cause=None,
+        hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
+        clock=Clock.HOST.value, steps_used=steps_used, reason=reason, evidence=(),
+    )  # fmt: skip
+
+
+def _name_rank(cause: PipelineCause) -> int | None:
+    """The rank that is to blame; of a stage that may have more to do, none is."""
+    return cause.rank if KINDS[cause.kind] is VerdictKind.SLOW_RANK else None
+
+
+def _name_cause(cause: PipelineCause) -> Cause | None:
+    if cause.kind is PipelineCauseKind.SLOW_LINK:
+        return Cause.NETWORK
+    if cause.phase is not None:
+        return CAUSES.get(Phase(cause.phase))
+    return None if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES else Cause.COMPUTE
+
+
+def _is_critical(kind: PipelineCauseKind, saved: Estimate) -> bool:
+    return KINDS[kind] is VerdictKind.SLOW_RANK and saved.low >= CRITICAL_RATIO
+
+
+def _measure_late(judged: JudgedPipeline, candidate: PipelineCandidate, cause: PipelineCause) -> float | None:
+    """By how much longer one rank takes in a step."""
+    if cause.late_ns is not None or cause.rank is None:
+        return cause.late_ns
+    found = judged.recorded.graph.operations
+    rows = found.rank == cause.rank
+    taken_ns = judged.recorded.graph.work_ns[rows] - candidate.work_ns[rows]
+    return float(taken_ns.sum()) / len(judged.frame.steps)
+
+
+def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Causes:
+    """Each cause by itself, and once all others have gone."""
+    recorded = judged.recorded
+    as_is_ns, scale = recorded.step_ns, 1.0
+    whole_ns = float(as_is_ns.mean())
+    if step_ns is not None and whole_ns > 0:
+        scale = step_ns / whole_ns
+    candidates = [candidate for candidate, _ in judged.causes]
+    all_gone_ns = recorded.replay.compute_steps(_remove(judged, candidates))
+    found = []
+    for position, (candidate, cause) in enumerate(judged.causes):
+        rest = [other for other in candidates if other is not candidate]
+        last_ns = recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns if rest else None
+        found.append(_report(judged, position, candidate, cause, last_ns, scale))
+    ideal_ns = scale * float(all_gone_ns.mean())
+    return Causes(
+        causes=tuple(found), step_ns=scale * whole_ns, ideal_ns=ideal_ns,
+        remainder_ns=scale * whole_ns - ideal_ns - sum(cause.joint_ns for cause in found),
+    )  # fmt: skip
+
+
+def _remove(judged: JudgedPipeline, candidates: Sequence[PipelineCandidate]) -> FloatArray:
+    """Durations without several candidates."""
+    work_ns = judged.recorded.graph.work_ns
+    taken_ns = sum((work_ns - candidate.work_ns for candidate in candidates), start=np.zeros(len(work_ns)))
+    # A duration that is below 0 is the wait for a collective that was issued long before.
+    return np.where(taken_ns == 0.0, work_ns, np.maximum(work_ns - taken_ns, 0.0))
+
+
+def _report(
+    judged: JudgedPipeline,
+    position: int,
+    candidate: PipelineCandidate,
+    cause: PipelineCause,
+    last_ns: FloatArray | None,
+    scale: float,
+) -> CauseReport:
+    whole_ns = float(judged.recorded.step_ns.mean())
+    after_ns, after_ratio = (cause.lost_ns, cause.lost_ratio) if last_ns is None else estimate(last_ns, whole_ns)
+    steps = judged.frame.steps
+    return CauseReport(
+        kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(cause),
+        pattern=Pattern.PERSISTENT, first_step=int(steps[0]), last_step=int(steps[-1]), whole=True, events=None,
+        period=None, late_ns=_measure_late(judged, candidate, cause),
+        saved_if_only_this_ns=_scale(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
+        saved_after_others_ns=_scale(after_ns, scale), saved_after_others_ratio=after_ratio,
+        joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,
+        critical=_is_critical(cause.kind, after_ratio),
+    )  # fmt: skip
+
+
+def _scale(cost: Estimate, scale: float) -> Estimate:
+    return Estimate(value=scale * cost.value, low=scale * cost.low, high=scale * cost.high)

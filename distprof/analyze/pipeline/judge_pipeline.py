@@ -1,0 +1,145 @@
+"""What holds a recorded pipeline up, and what a change would save: the finders of tables of operations, and a replay of
+all that its ranks did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations
+from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
+from distprof.analyze.pipeline.chained_replay import ChainedReplay
+from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages
+from distprof.analyze.pipeline.held_up import detect_held_up
+from distprof.analyze.pipeline.links import detect_slow_links
+from distprof.analyze.pipeline.replay import order_graph
+from distprof.analyze.pipeline.report_operations import cost_candidates
+from distprof.analyze.pipeline.sequences import detect_unequal_sequences
+from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
+from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
+from distprof.analyze.pipeline.work import LeastWork, Recorded
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.statistics import FEW
+from distprof.errors import TableError
+from distprof.facts.operations import NUMBERS, Kind
+from distprof.facts.run import FloatArray, IntArray, Phase
+from distprof.report.operations_report import PipelineCause
+from distprof.report.pipeline_report import MOST_ERROR_RATIO
+
+STEPS_OF_UNIT, MOST_UNITS = 4, 24
+"""In so many steps, some forward of each worker is undisturbed; of more steps, a unit has more."""
+FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
+    detect_slow_workers, detect_slow_replicas, detect_uneven_stages, detect_unequal_sequences, detect_slow_links,
+)  # fmt: skip
+NEXT_RATIO = 0.02
+"""Share of a worker's operations whose longest must be like its shortest."""
+PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPipeline:
+    """The recorded job as a graph, how well it replays, and what costs something."""
+
+    recorded: Recorded
+    frame: StepFrame
+    error_ratio: float
+    """By how much replayed steps differ from recorded ones, without a change: the median."""
+    worst_error_ratio: float
+    """The 90th percentile of the same."""
+    causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
+    """By cost. Empty where the replay is too unlike the recorded steps."""
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the replay says nothing about the recorded steps."""
+        return self.error_ratio > MOST_ERROR_RATIO
+
+
+def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations) -> JudgedPipeline | str:
+    """The causes that cost something, or why nothing can be said."""
+    frame = frame_steps(measured_steps, operations)
+    if isinstance(frame, str):
+        return frame
+    if len(frame.steps) < FEW:
+        return f"causes are looked for in {FEW} steps or more that all ranks have kept"
+    thread = build_thread_graph(measured_steps, operations, frame)
+    graph = thread.graph
+    try:
+        replay = ChainedReplay(replay=order_graph(graph), begins=thread.begins, ends=thread.ends, follows=frame.follows)
+    except TableError as problem:
+        return f"what waits for what cannot be told: {problem}"
+    recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
+    recorded = dataclasses.replace(recorded, least=_measure_least(recorded))
+    errors = np.abs(recorded.step_ns / np.maximum(graph.base_ns, 1.0) - 1)
+    error_ratio, worst = float(np.median(errors)), float(np.quantile(errors, 0.9))
+    causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
+    if error_ratio <= MOST_ERROR_RATIO:
+        candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
+        candidates += detect_held_up(recorded, thread, _measure_parts(measured_steps, frame, recorded, thread))
+        causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
+    return JudgedPipeline(
+        recorded=recorded, frame=frame, error_ratio=error_ratio, worst_error_ratio=worst, causes=causes
+    )
+
+
+def _measure_least(recorded: Recorded) -> LeastWork:
+    num_steps = recorded.shape[0]
+    units = min(max(num_steps // STEPS_OF_UNIT, FEW), MOST_UNITS, num_steps)
+    unit = np.arange(num_steps) * units // num_steps
+    whole = np.zeros_like(unit)
+    return LeastWork(
+        unit=unit, of_unit_ns=_take_shortest(recorded, unit, 0.0), work_ns=_take_shortest(recorded, whole, 0.0),
+        next_ns=_take_shortest(recorded, whole, NEXT_RATIO),
+    )  # fmt: skip
+
+
+def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArray:
+    """The shortest operation of a kind and chunk on a worker in some steps, or a quantile of them, for each of them;
+    0 of `Kind.OTHER`."""
+    found, workers = recorded.graph.operations, recorded.shape[1] * recorded.shape[2]
+    rows = np.flatnonzero(found.kind != NUMBERS[Kind.OTHER])
+    chunk = np.maximum(found.chunk[rows], 0)
+    worker = unit[recorded.graph.step[rows]] * workers + recorded.worker[rows] % workers
+    keys = (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk
+    _, same, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    same = same.reshape(-1)
+    order = np.lexsort((recorded.graph.work_ns[rows], same))
+    first = np.cumsum(counts) - counts
+    chosen = rows[order[first + np.minimum(np.ceil(ratio * counts).astype(np.int64), counts - 1)]]
+    work_ns = np.zeros(len(found))
+    work_ns[rows] = recorded.graph.work_ns[chosen][same]
+    return work_ns
+
+
+def _measure_parts(
+    measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded, thread: ThreadGraph
+) -> Mapping[Phase, FloatArray]:
+    """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data,
+    and what is none of the others, with equals to compare it with, is other."""
+
+    def read(name: str) -> FloatArray:
+        values: FloatArray = measured_steps.run.column(name)[np.ix_(frame.position, frame.at)]
+        return np.nan_to_num(values.T).reshape(recorded.shape)
+
+    parts = {phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS}
+    parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
+    if recorded.shape[1] > 1:  # other stages have other things to do between their operations
+        gap_ns = np.bincount(
+            recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
+            minlength=int(np.prod(recorded.shape)),
+        )  # fmt: skip
+        for kind, phase in PHASES_OF.items():  # what the phase holds besides its operations
+            rows = recorded.select(kind)
+            inside_ns = np.bincount(
+                recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=len(gap_ns)
+            ).reshape(recorded.shape)
+            whole_ns = read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns")
+            parts[phase] = np.clip(
+                whole_ns - inside_ns, 0.0, np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
+            )
+        parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
+    return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}

@@ -1,0 +1,270 @@
+"""Live runs of pipelines, played here: who is named, what it costs by a replay of all that the ranks did."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from distprof.analyze.make_report import analyze
+from distprof.facts.micro_batches import RankOperations
+from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
+from distprof.render.sections.pipeline import describe_replay
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.operations_report import PipelineCauseKind
+from distprof.report.report import Report
+from distprof.report.wait_report import Cause, VerdictKind
+from tests.analyze.summary.test_pipeline import BACKWARD, FORWARD, RECEIVE, SEND, order_1f1b
+from tests.factories import make_run
+
+MS = 1e6
+STEPS, WARMUP = 41, 1
+START_NS = 10.0**9
+Row = tuple[int, int, int, int, float, float, float]
+"""Step, kind, micro-batch, other rank, begin, duration, waiting."""
+Lasting = Callable[[int, int, int, int], float]
+"""How much longer a forward or backward takes, ns: of rank, step, kind and micro-batch."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """Replicas that meet at the end of each step, or do not; ranks are numbered by replica and then by stage."""
+
+    replicas: int = 1
+    stages: int = 4
+    batches: int = 8
+    noise_ratio: float = 0.03
+    longer: Lasting = lambda rank, step, kind, batch: 0.0
+    data_ns: Callable[[int, int], float] = lambda rank, step: 0.2 * MS
+    transfer_ns: Callable[[int, int], float] = lambda source, target: 0.2 * MS
+    meets: bool = True
+    sizes: Callable[[int, int, int], float] = lambda replica, step, batch: 1.0
+    awaits_at_end: bool = False
+    """What was sent is waited for once the step has nothing else to do."""
+    disturbed_ratio: float = 0.0
+    """Of the forwards and backwards: they take up to three times as long."""
+
+
+def play(job: Job, seed: int = 0) -> Run:
+    draws = np.random.default_rng(seed)
+    ranks = job.replicas * job.stages
+    now_ns = [START_NS] * ranks
+    rows: list[list[Row]] = [[] for _ in range(ranks)]
+    begins, ends, data = (np.zeros((ranks, STEPS)) for _ in range(3))
+    arrival, left = (np.zeros((ranks, STEPS)) for _ in range(2))
+    for step in range(STEPS):
+        for rank in range(ranks):
+            begins[rank, step] = now_ns[rank]
+            data[rank, step] = job.data_ns(rank, step) * draws.lognormal(0, job.noise_ratio)
+            now_ns[rank] += data[rank, step]
+        for replica in range(job.replicas):
+            _play_replica(job, replica, step, now_ns, rows, draws)
+        for rank in range(ranks):
+            now_ns[rank] += 1 * MS * draws.lognormal(0, job.noise_ratio)
+            arrival[rank, step] = now_ns[rank]
+        if job.meets:
+            now_ns = [max(now_ns) + 0.5 * MS] * ranks
+        left[:, step] = now_ns
+        now_ns = [each + 0.3 * MS * draws.lognormal(0, job.noise_ratio) for each in now_ns]
+        ends[:, step] = now_ns
+    run = make_run(num_ranks=ranks, num_steps=STEPS, num_warmup=WARMUP, columns={
+        "begin_host_ns": begins, "step_host_ns": ends - begins, "data_host_ns": data, "data_wait_host_ns": 0,
+        "optimizer_host_ns": ends - left, "optimizer_wait_host_ns": 0, "grad_norm_host_ns": 0,
+        "grad_norm_wait_host_ns": 0, "forward_host_ns": 0, "forward_wait_host_ns": 0, "backward_host_ns": 0,
+        "backward_wait_host_ns": 0, "between_data_host_ns": 0,
+    }, infos={rank: {"point_to_point": True} for rank in range(ranks)})  # fmt: skip
+    met = Collectives(
+        group="norm", ranks=np.arange(ranks), size=ranks, kinds=(CollectiveKind.ALL_REDUCE,),
+        phases=(Phase.GRAD_NORM,), sizes_bytes=(8,), steps=np.arange(STEPS), arrival_ns=arrival[:, :, None],
+        end_ns=left[:, :, None], exposed_ns=(left - arrival)[:, :, None],
+    )  # fmt: skip
+    return dataclasses.replace(
+        run, operations=tuple(map(make_operations, rows)), collectives=(met,) if job.meets else ()
+    )
+
+
+def _play_replica(
+    job: Job, replica: int, step: int, now_ns: list[float], rows: list[list[Row]], draws: np.random.Generator
+) -> None:
+    first = replica * job.stages
+    todo = [order_1f1b(stage, job.stages, job.batches) for stage in range(job.stages)]
+    there: dict[tuple[int, int, int], float] = {}
+    while any(todo):
+        for stage in range(job.stages):
+            rank = first + stage
+            while todo[stage]:
+                kind, batch = todo[stage][0]
+                source, target = (stage - 1, stage + 1) if kind == FORWARD else (stage + 1, stage - 1)
+                if 0 <= source < job.stages and (kind, batch, stage) not in there:
+                    break
+                todo[stage].pop(0)
+                if 0 <= source < job.stages:
+                    waited = max(there[kind, batch, stage] - now_ns[rank], 0.0)
+                    rows[rank].append((step, RECEIVE, -1, first + source, now_ns[rank], waited, waited))
+                    now_ns[rank] += waited
+                lasted = (2 if kind == FORWARD else 4) * MS * job.sizes(replica, step, batch)
+                lasted = lasted * draws.lognormal(0, job.noise_ratio) + job.longer(rank, step, kind, batch)
+                lasted *= 1 + 2 * draws.random() * (draws.random() < job.disturbed_ratio)
+                rows[rank].append((step, kind, batch, -1, now_ns[rank], lasted, 0))
+                now_ns[rank] += lasted + 0.05 * MS
+                if 0 <= target < job.stages:
+                    rows[rank].append((step, SEND, -1, first + target, now_ns[rank], 0, 0))
+                    there[kind, batch, target] = now_ns[rank] + job.transfer_ns(stage, target)
+    for rank in range(first, first + job.stages) if job.awaits_at_end else ():
+        rows[rank] = [
+            (*row[:5], now_ns[rank] - row[4], 0) if row[:2] == (step, SEND) else row for row in rows[rank]
+        ]  # fmt: skip
+
+
+def make_operations(rows: list[Row]) -> RankOperations:
+    table = np.array(rows, dtype=np.float64).T
+    step, kind, micro_batch, peer = table[:4].astype(np.int64)
+    return RankOperations(
+        step=step, kind=kind, micro_batch=micro_batch, stage=np.full(len(step), -1), peer=peer,
+        tag=np.zeros_like(step), size_bytes=np.full(len(step), 64), start_ns=table[4], duration_ns=table[5],
+        waited_ns=table[6], on_device=np.zeros(len(step), dtype=bool),
+    )  # fmt: skip
+
+
+def report(seed: int = 0, **changes: object) -> Report:
+    return analyze(play(Job(**changes), seed))  # type: ignore[arg-type]
+
+
+def list_causes(found: Report) -> list[tuple[PipelineCauseKind, int | None, int | None]]:
+    assert found.pipeline is not None
+    return [(cause.kind, cause.replica, cause.stage) for cause in found.pipeline.causes]
+
+
+def measure_saved(job: Job, without: Job, seed: int = 0) -> float:
+    """What the fault really costs, as a share of the step: against the same draws without it."""
+    slow, quick = (
+        np.ptp(play(each, seed).rows[0, WARMUP:, COLUMN["begin_host_ns"]]) for each in (job, without)
+    )  # fmt: skip
+    return float(1 - quick / slow)
+
+
+@pytest.mark.parametrize("meets", [True, False])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_without_a_change_the_replay_is_what_was_recorded(replicas: int, meets: bool) -> None:
+    found = report(replicas=replicas, meets=meets, noise_ratio=0.2)
+    assert found.pipeline is not None and found.pipeline.judged
+    assert found.pipeline.replay_error_ratio == pytest.approx(0, abs=1e-9)
+    assert found.pipeline.replay_worst_error_ratio == pytest.approx(0, abs=1e-9)
+    assert describe_replay(found.pipeline).startswith("replayed without a change, steps differ")
+
+
+@pytest.mark.parametrize("disturbed_ratio", [0.0, 0.6])
+def test_nobody_is_named_where_nobody_is_late(disturbed_ratio: float) -> None:
+    for seed in range(6):
+        for replicas, stages in ((1, 4), (2, 2)):
+            found = report(seed, replicas=replicas, stages=stages, disturbed_ratio=disturbed_ratio)
+            assert list_causes(found) == []
+            assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.NONE, None)
+            assert describe_verdict(found).startswith("no straggler: no rank, stage or link")
+
+
+@pytest.mark.parametrize("disturbed_ratio", [0.0, 0.5])
+@pytest.mark.parametrize(("kind", "phase"), [(FORWARD, "forward"), (BACKWARD, "backward")])
+def test_a_rank_late_in_one_micro_batch_is_named_even_without_replicas(
+    kind: int, phase: str, disturbed_ratio: float
+) -> None:
+    found = report(
+        longer=lambda rank, step, passed, batch: 5 * MS * (rank == 2 and passed == kind and batch == 0),
+        disturbed_ratio=disturbed_ratio,
+    )  # fmt: skip
+    assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 0, 2)]
+    verdict = found.verdict
+    assert (verdict.kind, verdict.rank, verdict.phase, verdict.cause) == (
+        VerdictKind.SLOW_RANK, 2, phase, Cause.COMPUTE,
+    )  # fmt: skip
+    assert verdict.late_ns == pytest.approx(5 * MS, rel=0.1)
+    assert "rank 2 (stage 2) is" in describe_verdict(found)
+    assert f"late in {phase}, in 1 of 8 micro-batches of each step" in describe_verdict(found)
+
+
+def test_a_rank_late_with_its_data_is_named_and_its_cost_is_that_of_really_removing_it() -> None:
+    job = Job(replicas=2, stages=2, data_ns=lambda rank, step: (12 if rank == 3 else 0.2) * MS)
+    found = analyze(play(job))
+    assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 1, 1)]
+    assert (found.verdict.rank, found.verdict.phase, found.verdict.cause) == (3, "data", Cause.INPUT)
+    lost = found.verdict.lost_ratio
+    assert lost is not None
+    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=2, stages=2)), rel=0.1)
+    assert found.causes is not None and found.causes.causes[0].rank == 3
+    assert next(item.change for item in found.what_if) == "rank 3 at normal speed"
+
+
+def test_a_rank_slow_in_all_micro_batches_is_told_from_its_stage_by_the_other_replica() -> None:
+    job = Job(replicas=2, stages=2, longer=lambda rank, step, kind, batch: 1 * MS * (rank == 1 and kind == BACKWARD))
+    found = analyze(play(job))
+    assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 0, 1)]
+    assert (found.verdict.rank, found.verdict.phase) == (1, "backward")
+    lost = found.verdict.lost_ratio
+    assert lost is not None
+    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=2, stages=2)), rel=0.15)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_uneven_stage_is_called_that_and_no_rank_is_blamed(replicas: int) -> None:
+    found = report(
+        replicas=replicas, longer=lambda rank, step, kind, batch: (0.5 if kind == FORWARD else 1) * MS * (rank % 4 == 2)
+    )
+    assert list_causes(found) == [(PipelineCauseKind.UNEVEN_STAGE, None, 2)]
+    assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.UNEVEN_STAGE, None)
+    assert found.pipeline is not None
+    assert found.pipeline.causes[0].more_ratio == pytest.approx(
+        0.25 * 1.08, abs=0.03
+    )  # the shortest is 8 % below the mean
+    words = describe_verdict(found)
+    if replicas == 1:
+        assert words.startswith("stage 2 (rank 2) takes")
+        assert "it has more to do, or its rank is slow" in words
+    else:
+        assert words.startswith("stage 2 has")
+        assert "more to do than the other stages, on both replicas" in words
+
+
+def test_unequal_sequences_are_no_slow_rank() -> None:
+    found = report(
+        replicas=2, stages=2, sizes=lambda replica, step, batch: 1.5 if replica == 1 and step % 4 == 1 else 1.0
+    )
+    assert list_causes(found) == [(PipelineCauseKind.UNEQUAL_SEQUENCES, 1, None)]
+    assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.UNEQUAL_SEQUENCES, None)
+
+
+def test_a_slow_link_is_named_by_its_stages() -> None:
+    found = report(transfer_ns=lambda source, target: (3 if {source, target} == {1, 2} else 0.2) * MS)
+    assert list_causes(found) == [(PipelineCauseKind.SLOW_LINK, None, 1)]
+    assert found.verdict.kind is VerdictKind.SLOW_LINK
+    assert "the link between stages 1 and 2 is slow" in describe_verdict(found)
+
+
+def test_twice_the_micro_batches_by_hand() -> None:
+    """Of p stages and m micro-batches without noise and transfers, m + p - 1 passes of each kind follow each other."""
+    found = report(noise_ratio=0.0, transfer_ns=lambda source, target: 0.0, meets=False)
+    change = next(item for item in found.what_if if item.change == "twice the micro-batches")
+    saved_ns = (8 + 3) * 6 * MS - (16 + 3) * 3 * MS
+    assert found.headline.step_mean_ns is not None
+    assert change.saved_ratio.value == pytest.approx(saved_ns / found.headline.step_mean_ns, rel=0.02)
+
+
+def test_where_the_replay_differs_from_what_was_recorded_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distprof.analyze.pipeline.chained_replay.ChainedReplay.compute_steps", lambda self, work_ns: (
+        np.full(len(self.follows), 1e9)
+    ))  # fmt: skip
+    found = report(data_ns=lambda rank, step: (12 if rank == 3 else 0.2) * MS)
+    assert found.pipeline is not None and found.pipeline.causes == () and found.causes is None and found.what_if == ()
+    assert describe_verdict(found).startswith("no verdict: the stages of a pipeline wait for each other by design")
+    assert "replayed steps differ too much from the recorded ones" in describe_verdict(found)
+
+
+def test_what_was_sent_long_before_it_is_waited_for_does_not_hold_the_replay() -> None:
+    def last(rank: int, step: int, kind: int, batch: int) -> float:
+        return 3 * MS * (rank == 3)
+
+    found = [report(longer=last, awaits_at_end=awaits).pipeline for awaits in (False, True)]
+    usual, awaited = (each.causes[0] for each in found if each is not None)
+    assert (usual.kind, usual.stage) == (awaited.kind, awaited.stage) == (PipelineCauseKind.UNEVEN_STAGE, 3)
+    assert awaited.lost_ratio.value == pytest.approx(usual.lost_ratio.value, rel=0.05) and usual.lost_ratio.value > 0.1
