@@ -42,6 +42,7 @@ from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
 from distprof.record.step.collector_watch import CollectorWatch
+from distprof.record.step.compile_watch import CompileWatch
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
@@ -216,9 +217,10 @@ class Job:
         if not self._bystander:
             self._lefts.append(self._end_on_signal())
             if self._context.phases:
-                collector = CollectorWatch(self._recorder)
-                collector.open()
-                self._lefts.append(collector.close)
+                compiler = CompileWatch(self._recorder, self._step_writer.note)
+                for watch in (CollectorWatch(self._recorder), compiler):
+                    watch.open()
+                    self._lefts.append(watch.close)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
