@@ -46,6 +46,8 @@ ROW_FIELDS: tuple[str, ...] = (
     "data_gc_host_ns", "forward_gc_host_ns", "backward_gc_host_ns",
     "grad_norm_gc_host_ns", "optimizer_gc_host_ns", "other_gc_host_ns",
     "between_data_gc_host_ns", "between_gc_host_ns",
+    # torch.compile on the training thread
+    "forward_compile_host_ns", "backward_compile_host_ns", "optimizer_compile_host_ns", "other_compile_host_ns",
     # the device clock: where the step begins on it, and a reading of it together with the host clock
     "begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns",
 )  # fmt: skip
@@ -59,7 +61,8 @@ a `Stretch` column its own time in such a stretch there, without the waits.
 
 ``PHASE_gc_host_ns`` is the part of the phase in which Python collected garbage on the training thread, and
 ``between_data_gc_host_ns`` and ``between_gc_host_ns`` that of the time for the next batch and of the remainder between
-steps; what is collected in a `Stretch` is part of that.
+steps; what is collected in a `Stretch` is part of that. ``PHASE_compile_host_ns`` is the part of the phase in which
+torch.compile compiled on the training thread; what is collected meanwhile is part of that too.
 
 Each rank has its own device clock, 0 at the begin of the first step that was timed on it: ``begin_device_ns`` is a time
 on it. When it showed ``anchor_device_ns``, the rank's host clock showed ``anchor_host_ns``, give or take

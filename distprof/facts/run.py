@@ -75,6 +75,8 @@ MAX_WORLD = 1 << 17
 """Ranks of a job, recorded or traced: missing ones are named one by one."""
 OWN_PHASES: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase not in COMMUNICATION_PHASES)
 """Phases of a rank's own work; waits in collectives may be part of them too."""
+COMPILED_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
+"""Those in which compilations are timed."""
 
 
 class Stretch(enum.StrEnum):
@@ -332,12 +334,6 @@ class Run:
     def wait_ns(self, clock: Clock) -> FloatArray:
         """Time waited inside each own phase on one clock, ns, ``[num_ranks, num_steps, len(OWN_PHASES)]``."""
         first = COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"]
-        return self.rows[:, :, first : first + len(OWN_PHASES)]
-
-    def gc_ns(self) -> FloatArray:
-        """Time in Python's garbage collector inside each own phase, ns, host clock, ``[num_ranks, num_steps,
-        len(OWN_PHASES)]``."""
-        first = COLUMN[f"{OWN_PHASES[0]}_gc_host_ns"]
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
     def measured(self) -> npt.NDArray[np.bool_]:

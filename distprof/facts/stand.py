@@ -78,6 +78,8 @@ class RankState:
     """Of the open step; between two steps the stretch, such as "evaluation". None: none, or not recorded."""
     stalled_s: float | None = None
     """How long no step had ended. None: written for another reason, such as a signal."""
+    suspected: bool = False
+    """Written long before the time-out, when a rank suspected a hang, and not yet confirmed by a second look."""
     stack: tuple[str, ...] = ()
     """Frames of the training thread as ``file.py:line function``, the innermost first, at most
     `MAX_FRAMES`. Empty: unknown."""

@@ -75,6 +75,8 @@ class HangReport:
     """Whether that step was open."""
     stalled_s: float | None
     """How long no step had ended when the ranks wrote this, the longest. None: ranks ended before that."""
+    suspected: bool
+    """Whether the ranks to blame, or those that wait, had not looked twice by then: it may have been a long step."""
     waited_s: float | None
     """How long ranks had waited for others when the job was stopped. None: it was not, or before that."""
     states: tuple[RankStateReport, ...]

@@ -55,6 +55,8 @@ class VerdictKind(enum.StrEnum):
     """Ranks process sequences of different lengths, and wait for the one whose squares are the most."""
     GARBAGE_COLLECTION = "garbage_collection"
     """Python's garbage collector stops one rank or another, and the others wait."""
+    RECOMPILATION = "recompilation"
+    """torch.compile compiles on one rank or another, and the others wait."""
     STALLS = "stalls"
     """Single steps far longer than the rest."""
     COMMUNICATION = "communication"
@@ -139,8 +141,8 @@ class Verdict:
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
     step; "unequal_sequences": sequences of different lengths; "uneven_stage": a stage of a pipeline takes longer than
     the others; "slow_replica": all stages of one replica do; "garbage_collection": Python's collector stops one rank
-    or another; "stalls": single steps far longer than the rest; "communication": moving data, on links that are no
-    slower than others; "jitter": a different rank is late at every step; "none"."""
+    or another; "recompilation": torch.compile does; "stalls": single steps far longer than the rest; "communication":
+    moving data, on links that are no slower than others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
     evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""
@@ -179,7 +181,7 @@ class Verdict:
     """How long the other ranks wait for it, summed over ranks, per step; of what begins or ends within the run, per
     step in which it acts."""
     held_ratio: float | None
-    """Share of the steps that the rank held up, or in which the garbage collector stopped one."""
+    """Share of the steps that the rank held up, or in which the garbage collector or a compilation stopped one."""
     clock: str
     """The clock of every time here."""
     steps_used: int

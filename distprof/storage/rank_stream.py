@@ -136,6 +136,10 @@ class StreamWriter:
         state = encode_line({"type": "state", "error": text, "stand": None if stand is None else asdict(stand)})
         self._append([*(encode_step(row, None, kind="pending") for row in pending), state])
 
+    def write_passed(self) -> None:
+        """Makes the state that was written last void."""
+        self._append([encode_line({"type": "passed"})])
+
     def write_end(
         self, ended: str, *, error: str | None, traceback: str | None, rows_lost: int, notes: Sequence[str],
         unseen_per_step: float = 0.0, point_to_point: bool = False, forwards: int | None = None,

@@ -200,6 +200,8 @@ class _Found:
         elif kind == "state":
             self.state, self.stand = read_state(record)
             return self.state is not None
+        elif kind == "passed":
+            self.state = self.stand = None
         elif kind == "pending" and self._fields is not None:
             row = self._fields.decode_row(record.get("row"))
             if row is not None:

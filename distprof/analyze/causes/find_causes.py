@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
-from distprof.analyze.causes.garbage_collection import detect_garbage_collection
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
+from distprof.analyze.causes.measured_pauses import detect_garbage_collection, detect_recompilation
 from distprof.analyze.causes.occasional_work import detect_occasional_work
 from distprof.analyze.causes.periodic import detect_periodic_ranks
 from distprof.analyze.causes.slow_hosts import detect_slow_hosts
@@ -28,6 +28,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.report.wait_report import VerdictKind
 
 FINDERS: tuple[Finder, ...] = (
+    detect_recompilation,  # torch.compile stops one rank or another
     detect_garbage_collection,  # Python's collector stops one rank or another
     detect_unequal_data,  # ranks take longer because they have more tokens
     detect_slow_links,  # transfers take longer than over other links, or than before

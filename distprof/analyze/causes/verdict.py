@@ -45,6 +45,7 @@ _WORK = [
     if phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
 ]  # fmt: skip
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
+_PAUSES = (VerdictKind.GARBAGE_COLLECTION, VerdictKind.RECOMPILATION)
 
 
 def choose_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause_costs: CauseCosts | None) -> Verdict:
@@ -141,7 +142,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
         waited_ns=cost.lost_ns.value * others / (float(item.acts.mean()) if item.is_stretch else 1.0),
-        held_ratio=held if one or item.kind is VerdictKind.GARBAGE_COLLECTION else None,
+        held_ratio=held if one or item.kind in _PAUSES else None,
         clock=cycles.clock.value, steps_used=len(cycles.steps) * cycles.span,
         reason=item.reason or _explain(confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),

@@ -118,25 +118,28 @@ def take_parts(
     return taken, tuple(after)
 
 
-def take_collections(
-    measured_steps: MeasuredSteps, positions: IntArray, steps: IntArray, after: Sequence[Phase]
+def take_columns(
+    measured_steps: MeasuredSteps,
+    columns: Sequence[tuple[Part, str]],
+    positions: IntArray,
+    steps: IntArray,
+    after: Sequence[Phase],
 ) -> FloatArray:
-    """Time in Python's garbage collector by cycle and part, ns, as `take_parts`; 0 where that was not recorded.
+    """Part of the time by cycle and part, ns, as `take_parts`; 0 where that was not recorded.
 
     Args:
         measured_steps: The ranks and steps that count.
+        columns: Parts and the columns that hold some of their time; those named ``between_`` are of the time between
+            the step before and this one.
         positions: Positions in ``Run.ranks``.
         steps: Positions on axis 1 of ``Run.rows``.
         after: The phases that are from the step before.
     """
     run = measured_steps.run
     taken = np.zeros((len(positions), len(steps), len(OWN_PARTS)))
-    collected_ns = np.nan_to_num(run.gc_ns())
-    for code, phase in enumerate(OWN_PHASES):
-        chosen = np.maximum(steps - 1, 0) if phase in after else steps
-        taken[:, :, code] = collected_ns[:, :, code][np.ix_(positions, chosen)]
-    for name, part in (("between_data_gc_host_ns", Phase.DATA), ("between_gc_host_ns", Stretch.BETWEEN)):
-        taken[:, :, OWN_PARTS.index(part)] += np.nan_to_num(run.column(name)[np.ix_(positions, steps)])
+    for part, name in columns:
+        chosen = np.maximum(steps - 1, 0) if part in after and not name.startswith("between_") else steps
+        taken[:, :, OWN_PARTS.index(part)] += np.nan_to_num(run.column(name)[np.ix_(positions, chosen)])
     return taken
 
 

@@ -56,12 +56,14 @@ def report_hang(run: Run) -> HangReport | None:
         return None
     kind, wait, blamed = _choose(waits)
     first = stands[wait.waiting[0]] if wait is not None else None
+    concerned = stands.keys() if wait is None else stands.keys() & {*wait.waiting, *blamed}
     return HangReport(
         kind=kind, absent=blamed, waiting=wait.waiting if wait is not None else (),
         collective=None if wait is None or wait.pending is None else _show(wait.group, wait.pending),
         message=None if wait is None or wait.message is None else wait.message.kind,
         step=None if first is None else first.step, inside=first is not None and first.inside,
         stalled_s=max(stalled, default=None), waited_s=waited_s,
+        suspected=any(stands[rank].suspected for rank in concerned),
         states=tuple(_list_stands(run, infos, everyone, blamed)),
     )  # fmt: skip
 

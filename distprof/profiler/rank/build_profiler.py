@@ -27,6 +27,7 @@ from distprof.profiler.job.rank_context import OpenRankContext, RankContext, War
 from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams, publish_groups
 from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.profiler import Profiler
+from distprof.profiler.rank.suspected_hang import open_suspicion
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
 from distprof.profiler.windows.window_coordinator import open_coordinator
 from distprof.record.device.rank_info import describe_rank, measure_beside_others
@@ -39,8 +40,9 @@ from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.hosts.clock_sync import name_host
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
-from distprof.record.stalls.stall_watch import Peers, StallWatch, read_timeout_s
+from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
 from distprof.record.step.collector_watch import CollectorWatch
+from distprof.record.step.compile_watch import CompileWatch
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
@@ -215,9 +217,10 @@ class Job:
         if not self._bystander:
             self._lefts.append(self._end_on_signal())
             if self._context.phases:
-                collector = CollectorWatch(self._recorder)
-                collector.open()
-                self._lefts.append(collector.close)
+                compiler = CompileWatch(self._recorder, self._step_writer.note)
+                for watch in (CollectorWatch(self._recorder), compiler):
+                    watch.open()
+                    self._lefts.append(watch.close)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
@@ -348,14 +351,20 @@ class Job:
         others = [each.rank for each in streams.ranks if each.host == here and each.rank != rank]
         peers = Peers({other: rank_path(opened.folder, other) for other in others if other not in streams.apart})
         lock_watch = watch_gil(streams.own.path, self._thread)
+        timeout_s = read_timeout_s() or opened.timeout_s
+        longest_s = timeout_s * STALL_RATIO
+        suspicion = open_suspicion(
+            recorder, step_writer, peers, folder=opened.folder, look_s=plan_looks(longest_s)[1], longest_s=longest_s,
+            print_line=opened.print_line if rank == 0 else None,
+        )  # fmt: skip
         watch = StallWatch(
             position=lambda: (recorder.step, recorder.open), lost=opened.warn, died=peers.have_died,
             stalled=lambda stalled_s: step_writer.save_state(stalled_s, stopped=peers.list_stopped()),
-            looked=(lambda limit_s: None) if lock_watch is None else lock_watch.wind,
-            timeout_s=read_timeout_s() or opened.timeout_s,
+            looked=lambda limit_s: None if lock_watch is None else lock_watch.wind(suspicion.shorten(limit_s)),
+            timeout_s=timeout_s, suspect=suspicion.look,
         )  # fmt: skip
         watch.start()
-        self._lefts += [watch.close, *([] if lock_watch is None else [lock_watch.close])]
+        self._lefts += [watch.close, suspicion.close, *([] if lock_watch is None else [lock_watch.close])]
 
     def _open_rank_zero(self, opened: OpenRankContext, meta: RunMeta) -> None:
         from distprof.profiler.rank.rank_zero import RankZero  # no other rank needs it

@@ -76,6 +76,7 @@ class StepWriter:
         self._thread = threading.get_ident() if thread is None else thread  # of training
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: RankState | None = None  # where the rank stood in a stall that has not passed
+        self._passed_s: list[float] = []  # of hangs that were suspected, and ended
         self._interrupted: RankState | None = None  # where it stood when SIGINT arrived
 
     def connect(self, writer: StreamWriter) -> None:
@@ -172,6 +173,8 @@ class StepWriter:
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen.note])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
             self._notes += self._recorder.on_device.describe()
+            if self._passed_s:
+                self._notes.append(_describe_passed(self._passed_s))
             if self._overfull:
                 self._notes.append(describe_dropped(self._overfull, TOO_MANY))
             lost = self._recorder.finished.lost + self._unwritten
@@ -231,7 +234,23 @@ class StepWriter:
 
     def keep_interrupted_state(self) -> None:
         """Remembers where the rank stands: once KeyboardInterrupt is raised, what it waited for has failed."""
-        self._interrupted = add_progress(read_rank_state(self._recorder, self._thread), self._recorder, read_ring())
+        self._interrupted = self.read_stand(None)
+
+    def read_stand(self, stalled_s: float | None) -> RankState:
+        """Where the rank stands, with its progress; no step has ended for so long, s, or that is not this rank's."""
+        stand = read_rank_state(self._recorder, self._thread, stalled_s=stalled_s)
+        return add_progress(stand, self._recorder, read_ring())
+
+    def void_state(self) -> None:
+        """Takes back what `save_state` has written: the rank has gone on."""
+        self._stalled = None
+        with self._lock, contextlib.suppress(OSError):  # as with the state itself
+            if self._writer is not None:
+                self._writer.write_passed()
+
+    def count_passed(self, seconds: float) -> None:
+        """A hang was suspected, and has ended after so long."""
+        self._passed_s.append(seconds)
 
     def save_state(
         self, stalled_s: float | None, *, stopped: tuple[StoppedRank, ...] = (), stand: RankState | None = None
@@ -242,12 +261,13 @@ class StepWriter:
         the device has not finished are written without device times; they are written again once it has.
 
         Args:
-            stalled_s: How long no step has ended. None: another rank has died.
+            stalled_s: How long no step has ended. None: another rank has died, or suspects a hang.
             stopped: Other ranks of the host whose processes are stopped.
             stand: Where the rank stood before. None: where it stands now.
         """
         recorder = self._recorder
-        why = "another rank has died" if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
+        why = "another rank has died" if stand is None else "another rank suspects a hang"
+        why = why if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
         text = f"{why}, {describe_position(recorder)}"
         stand = stand or read_rank_state(recorder, self._thread, stalled_s=stalled_s)
         stand = dataclasses.replace(stand, stopped=stopped)
@@ -298,6 +318,12 @@ class StepWriter:
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")
+
+
+def _describe_passed(seconds: list[float]) -> str:
+    if len(seconds) == 1:
+        return f"1 suspected hang, which ended {seconds[0]:,.0f} s after it was suspected"
+    return f"{len(seconds):,} suspected hangs, which ended {max(seconds):,.0f} s after they were suspected, or earlier"
 
 
 def _waits(group: GroupState) -> bool:

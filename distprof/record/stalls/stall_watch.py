@@ -48,6 +48,7 @@ class StallWatch(threading.Thread):
         lost: Callable[[str], None],
         died: Callable[[], bool] = lambda: False,
         looked: Callable[[float], object] = lambda limit_s: None,
+        suspect: Callable[[], object] = lambda: None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -58,10 +59,11 @@ class StallWatch(threading.Thread):
             lost: Receives a message about an error in that call.
             died: Whether another rank has died since the last call.
             looked: Called at every look, with how long no step may end, s.
+            suspect: Called at every look but the first, on the thread.
         """
         super().__init__(name="distprof-stalls", daemon=True)
         self._position, self._stalled, self._lost, self._died = position, stalled, lost, died
-        self._looked = looked
+        self._looked, self._suspect = looked, suspect
         self._seen, self._looks = position(), 0
         self._limit_s = timeout_s * STALL_RATIO
         self._closed = threading.Event()
@@ -77,13 +79,14 @@ class StallWatch(threading.Thread):
 
     def run(self) -> None:
         """Looks until `close`."""
-        each = max(round(self._limit_s / LOOKS / PEERS_EVERY_S), 1)
-        every_s, due_s = self._limit_s / LOOKS / each, time.monotonic()
+        each, every_s = plan_looks(self._limit_s)
+        due_s, suspecting = time.monotonic(), ErrorBoundary("hangs are not suspected", self._lost)
         for number in itertools.count(1):
             due_s = max(due_s + every_s, time.monotonic() - LATE_LOOKS * every_s)
             if self._closed.wait(max(due_s - time.monotonic(), 0.0)):
                 return
             self._looked(self._limit_s)
+            suspecting.run(self._suspect)
             if self._died():
                 self._report(None)
             if number % each == 0:
@@ -100,6 +103,12 @@ class StallWatch(threading.Thread):
     def _report(self, stalled_s: float | None) -> None:
         with ErrorBoundary("the last state was not written", self._lost):
             self._stalled(stalled_s)
+
+
+def plan_looks(limit_s: float) -> tuple[int, float]:
+    """How many looks there are in a sixteenth of the limit, s, and the time from one to the next, s."""
+    each = max(round(limit_s / LOOKS / PEERS_EVERY_S), 1)
+    return each, limit_s / LOOKS / each
 
 
 def read_timeout_s() -> float | None:

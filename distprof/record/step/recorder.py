@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.step.operation_log import OperationLog
+from distprof.record.step.pauses import Pauses
 from distprof.record.step.pending_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.step.protocols import Accelerator, PhaseRanges
 from distprof.record.step.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
@@ -67,7 +68,8 @@ class Recorder:
         self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
         self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
-        self._collected_ns = [0] * len(PHASES)
+        self.pauses = Pauses()
+        """What stops the training thread in the open step."""
         self._loss: Any = None
         self._grad_norm: Any = None
         self._stamping = False
@@ -106,6 +108,7 @@ class Recorder:
         self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
+        self.pauses.begin_step(warmup=warmup)
         self._loss, self._grad_norm, self._broken = None, None, None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
@@ -134,9 +137,8 @@ class Recorder:
             squared_lengths=self._squared_lengths or self._found_squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
-            logged=operations if self.recording else None, collected_ns=self._collected_ns if self.recording else None,
+            logged=operations if self.recording else None, pauses=self.pauses.times if self.recording else None,
         )  # fmt: skip
-        self._collected_ns = [0] * len(PHASES)
         self.open = self.recording = False
         self.on_device.close(record, (self._loss, self._grad_norm))
         self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
@@ -262,7 +264,7 @@ class Recorder:
     def add_collection(self, duration_ns: int) -> None:
         """Adds what Python's garbage collector has just taken of the training thread, ns."""
         if self.recording:
-            self._collected_ns[self.running_code] += duration_ns
+            self.pauses.add_collection(self.running_code, duration_ns)
         else:
             self.between.add_collection(duration_ns)
 

@@ -13,6 +13,7 @@ from distprof.record.step.between_steps import STRETCH_CODE, BetweenRecord
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.step.device_clock import Anchor
 from distprof.record.step.operation_log import LoggedOperations
+from distprof.record.step.pauses import PauseTimes
 from distprof.record.step.step_operations import assemble_operations
 from distprof.record.step.timeline import Marks
 from distprof.storage.collective_records import DeviceTimes
@@ -99,8 +100,8 @@ class StepRecord:
     position in the step. None: not measured in this step."""
     device_times: DeviceTimes | None = None
     """Collectives on the device clock, in the order of issue. None: not measured in this step."""
-    collected_ns: list[int] | None = None
-    """Time in Python's garbage collector by phase code, host clock. None: not recorded."""
+    pauses: PauseTimes | None = None
+    """None: not recorded."""
     phase_device_ns: list[int] | None = None
     collectives: list[SeenCollective] | None = None
     """In the order of issue. None: not known, or not all of them."""

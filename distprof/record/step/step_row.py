@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, PHASES, ROW_WIDTH, FloatArray
+from distprof.facts.run import COLUMN, COMPILED_PHASES, KINDS, OWN_PHASES, PHASE_CODE, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.step_record import SeenCollective, StepRecord
 
@@ -30,6 +30,7 @@ _COLLECTIVES = [
     for kind in KINDS
 ]
 _COLLECTED = [(PHASE_CODE[phase], COLUMN[f"{phase}_gc_host_ns"]) for phase in OWN_PHASES]
+_COMPILED = [(PHASE_CODE[phase], COLUMN[f"{phase}_compile_host_ns"]) for phase in COMPILED_PHASES]
 _BETWEEN = [
     *(COLUMN[f"between_{name}"] for name in ("count", "wait_host_ns", "after_host_ns", "data_host_ns")),
     *(COLUMN[f"between_{name}gc_host_ns"] for name in ("", "data_")),
@@ -71,9 +72,10 @@ def pack_row(
         *facts_between, collected_ns, stretches_ns = record.between
         for column, value in zip(_BETWEEN, (*facts_between, *collected_ns, *stretches_ns), strict=True):
             row[column] = value
-    if record.collected_ns is not None:
-        for code, column in _COLLECTED:
-            row[column] = record.collected_ns[code]
+    if record.pauses is not None:
+        for columns, totals in zip((_COLLECTED, _COMPILED), record.pauses, strict=True):
+            for code, column in columns:
+                row[column] = totals[code]
     if record.phase_host_ns is not None and record.collectives is not None:
         _pack_collectives(row, record)
     return np.array(row, dtype=np.float64)

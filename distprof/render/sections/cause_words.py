@@ -22,8 +22,8 @@ CAUSES = {
 KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEQUAL_SEQUENCES: "unequal sequences",
-    VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.UNEVEN_STAGE: "uneven stage",
-    VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
+    VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.RECOMPILATION: "compiling",
+    VerdictKind.UNEVEN_STAGE: "uneven stage", VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
 FIX_ONLY, FIX_LAST = "fix only this", "fix last"

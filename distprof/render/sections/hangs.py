@@ -42,6 +42,8 @@ def describe_hang(report: Report) -> str:
     begun = any(place.step is not None for place in hang.states)
     waited = "no step had ended" if begun else "before their first steps ranks had waited"
     since = "" if hang.stalled_s is None else f"{waited} for {hang.stalled_s:,.3g} s: "
+    if hang.suspected:
+        since = f"a hang is suspected: {since}"
     if hang.waited_s is not None:
         since = f"stopped after a wait of {hang.waited_s:,.3g} s: "
     match hang.kind:

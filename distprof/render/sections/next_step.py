@@ -98,6 +98,11 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 "call gc.freeze() after the first steps, or gc.disable() and then gc.collect() on all ranks in the "
                 "same step, every few hundred steps"
             )
+        case VerdictKind.RECOMPILATION:
+            return (
+                "mark dimensions that change (torch._dynamo.mark_dynamic, or torch.compile(dynamic=True)), or pad "
+                "batches to fewer shapes; TORCH_LOGS=recompiles says why it compiles again"
+            )
         case VerdictKind.STALLS:
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"

@@ -63,6 +63,11 @@ WORDS = {VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "waitin
 """What is nobody's fault, where nobody is named."""
 MEANS = {VerdictKind.JITTER: " (a different rank is last each time)"}
 """Behind the name of a cause that comes first and is not in everybody's words."""
+_PAUSES = {
+    VerdictKind.GARBAGE_COLLECTION: ("Python's garbage collector", "collections"),
+    VerdictKind.RECOMPILATION: ("compiling (torch.compile)", "it"),
+}
+"""What stops ranks, and what steps would be without."""
 WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
 NOTABLE_DATA_RATIO = 0.05
@@ -128,11 +133,12 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process sequences of unequal lengths, and wait for the one whose sequences are longest"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
         return f"{start}: {reason}; with equal squares of lengths steps would be {gain}"
-    if verdict.kind is VerdictKind.GARBAGE_COLLECTION:
+    if verdict.kind in _PAUSES:
+        what, gone = _PAUSES[verdict.kind]
         often = "some" if verdict.held_ratio is None else format_ratio(verdict.held_ratio)
-        start = f"Python's garbage collector stops one rank or another in {often} of the steps, and the others wait"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
-        return f"{start}; without collections steps would be {gain}"
+        start = f"{what} stops one rank or another in {often} of the steps, and the others wait"
+        return f"{start}; without {gone} steps would be {gain}"
     return _describe_nobody(report, verdict, verdict.lost_ratio, reason)
 
 

@@ -46,6 +46,15 @@ def tell(run: Run) -> str:
     return describe_hang(analyze(run))
 
 
+def test_a_hang_is_suspected_until_those_concerned_have_looked_twice() -> None:
+    waits, data = make_stand(make_group(27, 27), stalled_s=14.0), make_stand(make_group(26), stalled_s=None)
+    first = dataclasses.replace(data, suspected=True)
+    assert tell(make_hang(waits, first)).startswith("a hang is suspected: no step had ended for 14 s: rank 1 did not")
+    assert tell(make_hang(waits, data)).startswith("no step had ended for 14 s: rank 1 did not come")
+    elsewhere = make_stand(make_group(27), suspected=True)  # is neither waited for, nor waits
+    assert tell(make_hang(waits, data, elsewhere)).startswith("no step had ended for 480 s: rank 1 did not come")
+
+
 def test_the_rank_that_did_not_come_is_named_with_what_it_does_and_first() -> None:
     data = make_stand(make_group(26), phase="data", where="dataset.py:12 __getitem__")
     waits = make_stand(make_group(27, 27))

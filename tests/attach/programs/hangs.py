@@ -14,7 +14,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
 case, timeout_s = sys.argv[1], float(sys.argv[2])
-LAST_STEP = 3
+WATCHED = 3
+LAST_STEP = 14 if case in ("sleeps", "mismatch", "evaluates") else WATCHED
+SUSPECTED = "run/hang.suspected"
 
 
 def match_title():
@@ -27,6 +29,14 @@ def wait_for_watch():
         time.sleep(0.01)
 
 
+def evaluate():
+    """Until a hang is suspected, and for some looks after that; then both ranks go on until that is taken back."""
+    until_s = time.monotonic() + 60
+    while not os.path.exists(SUSPECTED) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    time.sleep(7)
+
+
 def sleep_long():
     time.sleep(10_000)
 
@@ -36,7 +46,7 @@ class Numbers(Dataset):
         return 64
 
     def __getitem__(self, index):
-        if case != "before" and index == LAST_STEP:
+        if case != "before" and index == WATCHED:
             wait_for_watch()  # on a busy machine it may begin so late that the time-out comes first
         while case == "endless" and rank == 1 and index == LAST_STEP:
             pass
@@ -54,6 +64,12 @@ def misbehave():
         os.kill(os.getpid(), signal.SIGKILL)
     elif case == "lock":
         match_title()
+    elif case == "sleeps":
+        sleep_long()
+    elif case == "mismatch":
+        dist.broadcast(torch.zeros(5), 0)
+    elif case == "evaluates":
+        evaluate()
     elif case == "message":
         dist.recv(torch.zeros(1), 0)
 
@@ -74,4 +90,8 @@ for step, (batch, target) in enumerate(DataLoader(Numbers())):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if case == "evaluates" and step == LAST_STEP:
+        while os.path.exists(SUSPECTED):
+            time.sleep(0.05)
+        time.sleep(2)  # it is counted after that
 dist.destroy_process_group()

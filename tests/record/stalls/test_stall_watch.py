@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import json
 import os
@@ -154,6 +155,27 @@ def test_a_stall_that_passes_leaves_no_trace_and_no_step_is_lost(
     assert (tmp_path / "flight_recorder-rank-00000.json").exists() == (then == "step")
     writer.save_state(480.0)  # after the end there is nothing to write to
     assert then == "step" or read_stream(path).info.ended == "completed"
+
+
+def test_a_suspicion_that_is_taken_back_is_void_at_once_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
+    recorder, writer, _ = make_step_writer(tmp_path / "a", [])
+    record(recorder, 0)
+    stand = dataclasses.replace(writer.read_stand(10.0), suspected=True)
+    writer.save_state(stand.stalled_s, stand=stand)
+    assert read_stream(tmp_path / "a").info.stand == stand and stand.source == "ring"
+    writer.void_state()
+    writer.count_passed(31.0)
+    stream = read_stream(tmp_path / "a")
+    assert (stream.info.stand, stream.info.error, stream.warnings) == (None, None, ())
+    writer.save_state(None, stand=dataclasses.replace(stand, stalled_s=None))
+    assert str(read_stream(tmp_path / "a").info.error).startswith("another rank suspects a hang, between two steps")
+    writer.end("terminated", error="SIGTERM")
+    info = read_stream(tmp_path / "a").info
+    assert info.stand is not None and info.stand.stalled_s is None
+    assert info.notes == ("1 suspected hang, which ended 31 s after it was suspected",)
 
 
 @pytest.mark.parametrize("ended", ["failed", "terminated"])

@@ -1,60 +1,82 @@
-"""How long Python's garbage collector stops ranks, and what the others wait for that.
+"""How long Python's garbage collector, or torch.compile, stops ranks, and what the others wait for that.
 
-Each rank measures its own collections, so no test has to tell them from chance: all that was measured is taken out, and
-the replay says what it costs. Where a rank collects in a gap between two collectives is told by which gap grew.
+Each rank measures its own pauses, so no test has to tell them from chance: all that was measured is taken out, and the
+replay says what it costs. In which gap between two collectives a rank pauses is told by which gap grew.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from distprof.analyze.causes.lateness import can_hold
-from distprof.analyze.cycles.cycle_parts import take_collections
+from distprof.analyze.cycles.cycle_parts import take_columns
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import OWN_PARTS, Clock, FloatArray
+from distprof.facts.run import COMPILED_PHASES, OWN_PARTS, OWN_PHASES, Clock, FloatArray, Part, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 EVENT_RATIO = 0.001
-"""Share of the usual cycle; collections that take less of a rank's cycle are left where they are."""
+"""Share of the usual cycle; pauses that take less of a rank's cycle are left where they are."""
 GROWN_RATIO = 0.5
-"""Of a collection: gaps that are longer than usual by so much show where it was."""
+"""Of a pause: gaps that are longer than usual by so much show where it was."""
+
+
+_COLLECTIONS: tuple[tuple[Part, str], ...] = (
+    *((phase, f"{phase}_gc_host_ns") for phase in OWN_PHASES),
+    (Phase.DATA, "between_data_gc_host_ns"), (Stretch.BETWEEN, "between_gc_host_ns"),
+)  # fmt: skip
+_COMPILATIONS: tuple[tuple[Part, str], ...] = tuple((phase, f"{phase}_compile_host_ns") for phase in COMPILED_PHASES)
 
 
 def detect_garbage_collection(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
-    """At most one candidate. On a device's clock it is not known which collections the device waits for."""
+    """At most one candidate."""
+    reason = "each rank measured its own collections on its training thread"
+    return _detect(cycles, unexplained, _COLLECTIONS, VerdictKind.GARBAGE_COLLECTION, reason)
+
+
+def detect_recompilation(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
+    """At most one candidate."""
+    reason = "each rank measured its own compilations on its training thread"
+    return _detect(cycles, unexplained, _COMPILATIONS, VerdictKind.RECOMPILATION, reason)
+
+
+def _detect(
+    cycles: SyncCycles, unexplained: Unexplained, columns: Sequence[tuple[Part, str]], kind: VerdictKind, reason: str
+) -> tuple[list[CandidateCause], Unexplained]:
+    """On a device's clock it is not known which pauses the device waits for."""
     if cycles.clock is not Clock.HOST or cycles.span > 1:
         return [], unexplained
-    taken_ns = take_collections(unexplained.measured_steps, cycles.positions, cycles.steps, cycles.tail_phases)
+    taken_ns = take_columns(unexplained.measured_steps, columns, cycles.positions, cycles.steps, cycles.tail_phases)
     taken_ns = np.minimum(taken_ns, np.nan_to_num(unexplained.phase_ns))
     events = taken_ns.sum(axis=2) > EVENT_RATIO * unexplained.usual_cycle_ns
     taken_ns[~events] = 0.0
     if taken_ns.sum(axis=(1, 2)).max() < MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * len(cycles.steps):
         return [], unexplained
     work_ns = {
-        row: _locate(cycles, row, taken_ns[row]) for row in np.flatnonzero(events.any(axis=1)).tolist()
+        row: _locate(cycles, unexplained.work_ns[row], taken_ns[row])
+        for row in np.flatnonzero(events.any(axis=1)).tolist()
     }  # fmt: skip
     left_ns = np.copy(unexplained.work_ns)
     for row, gone_ns in work_ns.items():
         left_ns[row] = np.maximum(left_ns[row] - gone_ns, 0)
     acts = events.any(axis=0)
     candidate = CandidateCause(
-        kind=VerdictKind.GARBAGE_COLLECTION, rows=np.empty(0, dtype=np.int64),
+        kind=kind, rows=np.empty(0, dtype=np.int64),
         part=OWN_PARTS[int(taken_ns.sum(axis=(0, 1)).argmax())], acts=acts,
         counterfactual=Counterfactual(work_ns=work_ns), pattern=None if acts.all() else Pattern.INTERMITTENT,
-        reason="each rank measured its own collections on its training thread",
+        reason=reason,
     )  # fmt: skip
     return [candidate], dataclasses.replace(unexplained, phase_ns=unexplained.phase_ns - taken_ns, work_ns=left_ns)
 
 
-def _locate(cycles: SyncCycles, row: int, taken_ns: FloatArray) -> FloatArray:
-    """The collections of a rank, ``[num_cycles, len(OWN_PARTS)]``, shared out over the gaps, ``[num_cycles,
+def _locate(cycles: SyncCycles, own_ns: FloatArray, taken_ns: FloatArray) -> FloatArray:
+    """The pauses of a rank, ``[num_cycles, len(OWN_PARTS)]``, shared out over the gaps, ``[num_cycles,
     num_collectives]``: over those that grew by most of them and can hold the part, or else by how long these are."""
-    own_ns = cycles.work_ns[row]
     grown_ns = np.maximum(own_ns - fast_median(own_ns, axis=0), 0)
     found_ns = np.zeros_like(own_ns)
     for part in np.flatnonzero(taken_ns.any(axis=0)).tolist():

@@ -1,14 +1,15 @@
-"""Python's garbage collector as a cause: by hand, and beside a rank that is slow."""
+"""Python's garbage collector, and torch.compile, as causes: by hand, and beside a rank that is slow."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.run import COLUMN, FloatArray, Run
 from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
@@ -18,14 +19,17 @@ from tests.factories import MS, USUAL_NS, make_run
 NUM_STEPS = 81
 
 
-def make_job(collected_ns: FloatArray, *, late_ns: float = 0.0, known: bool = True, phase: str = "forward") -> Run:
-    """Ranks that collect in a phase, rank 0 late in backward as well, and wait for the last one in all_reduce.
+def make_job(
+    collected_ns: FloatArray, *, late_ns: float = 0.0, known: bool = True, phase: str = "forward", how: str = "gc"
+) -> Run:
+    """Ranks that collect, or compile, in a phase, rank 0 late in backward too, and wait for the last one in all_reduce.
 
     Args:
         collected_ns: How long each rank's collections take, ``[num_ranks, num_steps]``.
         late_ns: Of rank 0.
         known: False: a recording without collections.
         phase: In which ranks collect.
+        how: "gc" or "compile".
     """
     draws = np.random.default_rng(3)
     noise_ns = draws.normal(0, 0.1 * MS, collected_ns.shape)
@@ -39,8 +43,8 @@ def make_job(collected_ns: FloatArray, *, late_ns: float = 0.0, known: bool = Tr
         behind_ns = np.roll(behind_ns, 1, axis=1)
     behind_ns = behind_ns + late
     own_ns["all_reduce"] = own_ns["all_reduce"] + behind_ns.max(axis=0) - behind_ns
-    columns: dict[str, Any] = {f"{name}_gc_host_ns": 0.0 for name in ("data", "forward", "backward", "optimizer")}
-    columns[f"{phase}_gc_host_ns"] = collected_ns
+    columns: dict[str, Any] = {name: 0.0 for name in COLUMN if "_gc_" in name or "_compile_" in name}
+    columns[f"{phase}_{how}_host_ns"] = collected_ns
     return make_run(
         num_ranks=len(collected_ns), num_steps=NUM_STEPS, host_ns=own_ns, columns=columns if known else None
     )
@@ -75,6 +79,34 @@ def test_ranks_that_collect_in_turn_by_hand(phase: str) -> None:
     assert "without collections steps would be 9.0 % shorter" in sentence
     assert "gc.freeze()" in describe_next(report)
     assert any(item.change == "without collections of Python's garbage collector" for item in report.what_if)
+
+
+@pytest.mark.parametrize("phase", ["forward", "optimizer"])
+def test_a_rank_that_compiles_now_and_then_by_hand(phase: str) -> None:
+    """One rank compiles for 200 ms in 8 of 80 steps of 100 ms: 20 of 120 ms."""
+    compiled_ns = np.zeros((2, NUM_STEPS))
+    compiled_ns[1, 5::10] = 200 * MS
+    report = analyze(make_job(compiled_ns, phase=phase, how="compile"))
+    verdict = report.verdict
+    assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.RECOMPILATION, None, phase)
+    assert verdict.lost_ratio is not None
+    assert verdict.lost_ratio.value == pytest.approx(20 / 120, rel=0.02)
+    assert verdict.held_ratio == pytest.approx(0.1)
+    sentence = describe_verdict(report)
+    assert "ompiling (torch.compile) stops one rank or another in 10.0 % of the steps, and the others wait" in sentence
+    assert "TORCH_LOGS=recompiles" in describe_next(report)
+    assert any(item.change == "without compilations" for item in report.what_if)
+    assert not {VerdictKind.STALLS, VerdictKind.SLOW_RANK} & {*list_kinds(report)}
+
+
+def test_compilations_and_collections_are_two_causes() -> None:
+    compiled_ns = np.zeros((4, NUM_STEPS))
+    compiled_ns[1, 5::10] = 200 * MS
+    run, both = make_job(compiled_ns, how="compile"), compiled_ns + (collected_ns := collect_in_turn(4))
+    rows = make_job(both, how="compile").rows
+    rows[:, :, COLUMN["forward_compile_host_ns"]], rows[:, :, COLUMN["forward_gc_host_ns"]] = compiled_ns, collected_ns
+    kinds = list_kinds(analyze(dataclasses.replace(run, rows=rows)))
+    assert kinds[:2] == [VerdictKind.RECOMPILATION, VerdictKind.GARBAGE_COLLECTION]
 
 
 def test_collecting_on_all_ranks_in_the_same_steps_costs_less() -> None:
