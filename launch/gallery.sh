@@ -26,7 +26,7 @@ for name in "$@"; do
     page=$(find "runs/gallery/$name" -name report.html) && [[ -n $page ]] || { say "$name: no page"; exit 1; }
     picture=docs/pictures/$name.png
     "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1040 \
-        --screenshot="$picture" "file://$PWD/$page" 2>/dev/null
+        --screenshot="$picture" "$PWD/$page" 2>/dev/null
     python - "$picture" <<'FEWER_COLOURS'
 import sys
 from PIL import Image
