@@ -39,6 +39,7 @@ from distprof.render.units import clean_text
 
 MOST_SLICES = 300_000
 """The steps that a report shows come first, then the first steps, as many as have so many slices together."""
+STEPS_AT_ONCE = 100
 OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
 STEPS, STEPS_ON_DEVICE, PHASE_TRACK, PASSES, SENDS, RECEIVES, COLLECTIVES = range(7)
@@ -121,12 +122,11 @@ class _RunTrace:
         tables = [(table, {int(step): at for at, step in enumerate(table.steps)})
                   for table in (*self.run.collectives, *self.run.device_collectives)]  # fmt: skip
         for columns in self._group_columns():
-            placed = self._match_operations(columns)
-            for column in columns:
-                speeds = _measure_speeds(self.run.rows[:, column])
+            placed, speeds = self._match_operations(columns), _measure_speeds(self.run.rows, columns)
+            for at, column in enumerate(columns):
                 for position in range(len(self.run.ranks)):
                     yield from self._list_step(position, column)
-                    yield from self._list_counters(position, column, speeds)
+                    yield from self._list_counters(position, column, at, speeds)
                 if placed is not None:
                     yield from self._list_operations(placed, int(self.numbers[column]))
                 for table, places in tables:
@@ -222,7 +222,7 @@ class _RunTrace:
         yield from self._list_device_step(position, row, step)
 
     def _list_counters(
-        self, position: int, column: int, speeds: Mapping[Clock, FloatArray]
+        self, position: int, column: int, at: int, speeds: Mapping[Clock, FloatArray]
     ) -> Iterator[TraceEvent]:  # fmt: skip
         """Memory at the step's end, and how fast its collectives moved data."""
         rank, row = self.run.ranks[position].rank, self.run.rows[position, column]
@@ -233,9 +233,9 @@ class _RunTrace:
         ends = self._place_all(position, (float(begin_ns), float(over_ns)))
         if math.isfinite(memory_bytes):
             yield TraceCounter(pid=rank, name="memory (bytes)", at_ns=ends[1], value=float(memory_bytes))
-        for clock, by_rank in speeds.items():
-            if math.isfinite(by_rank[position]):
-                name, value = f"collectives, {clock} clock (bytes/s)", float(by_rank[position])
+        for clock, found in speeds.items():
+            if math.isfinite(value := float(found[position, at])):
+                name = f"collectives, {clock} clock (bytes/s)"
                 yield TraceCounter(pid=rank, name=name, at_ns=ends[0], value=value)
 
     def _list_device_step(self, position: int, row: FloatArray, step: int) -> Iterator[TraceEvent]:
@@ -323,7 +323,7 @@ class _RunTrace:
         group: list[int] = []
         size = 0
         for column in self.columns:
-            if group and size + sizes[column] > OPERATIONS_AT_ONCE:
+            if group and (size + sizes[column] > OPERATIONS_AT_ONCE or len(group) == STEPS_AT_ONCE):
                 yield group
                 group, size = [], 0
             group.append(column)
@@ -413,17 +413,24 @@ def _choose_columns(run: Run, first: Sequence[int]) -> tuple[list[int], int]:
     return sorted(order[: max(int(fit.sum()), 1)]), len(there)
 
 
-def _measure_speeds(rows: FloatArray) -> dict[Clock, FloatArray]:
-    """How fast the collectives of a step moved data while they were under way, bytes/s, ``[num_ranks]`` by clock; NaN:
-    not measured.
+def _measure_speeds(rows: FloatArray, columns: Sequence[int]) -> dict[Clock, FloatArray]:
+    """How fast the collectives of steps moved data while they were under way, bytes/s, ``[num_ranks, len(columns)]`` by
+    clock; NaN: not measured.
 
     Args:
-        rows: Of one step, ``[num_ranks, ROW_WIDTH]``.
+        rows: ``[num_ranks, num_steps, ROW_WIDTH]``
+        columns: Positions of the steps on its axis 1.
     """
+
+    def read(name: str) -> FloatArray:
+        return np.nan_to_num(rows[:, :, COLUMN[name]][:, columns])
+
     speeds = {}
     for clock in Clock:
-        busy_ns = np.nan_to_num(rows[:, [COLUMN[f"{kind}_busy_{clock}_ns"] for kind in KINDS]])
-        size_bytes = np.where(busy_ns > 0, np.nan_to_num(rows[:, [COLUMN[f"{kind}_bytes"] for kind in KINDS]]), 0.0)
-        whole_ns = busy_ns.sum(axis=1)
-        speeds[clock] = size_bytes.sum(axis=1) / np.where(whole_ns > 0, whole_ns, np.nan) * 1e9
+        whole_ns, moved_bytes = np.zeros((2, len(rows), len(columns)))
+        for kind in KINDS:
+            busy_ns = read(f"{kind}_busy_{clock}_ns")
+            whole_ns += busy_ns
+            moved_bytes += np.where(busy_ns > 0, read(f"{kind}_bytes"), 0.0)
+        speeds[clock] = moved_bytes / np.where(whole_ns > 0, whole_ns, np.nan) * 1e9
     return speeds
