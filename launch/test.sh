@@ -30,7 +30,7 @@ if (($#)); then
 fi
 say "mypy, and pytest beside it"
 "$venv/bin/mypy" & types=$!
-"${pytest[@]}" -n 3 --dist worksteal -m "not live" # on two cores, since tests of processes mostly wait for them
+"${pytest[@]}" -n 4 --dist worksteal -m "not live" # on two cores, since tests of processes mostly wait for them
 wait $types
 say "pytest: tests that watch a clock while ranks train"
 mapfile -t live < <(grep -rl --include='*.py' 'mark\.live' tests)
