@@ -45,6 +45,9 @@ class Kind(enum.StrEnum):
 KINDS = tuple(Kind)
 NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 """What stands for each kind in columns."""
+SEND_NUMBERS = (NUMBERS[Kind.FORWARD_SEND], NUMBERS[Kind.BACKWARD_SEND])
+RECEIVE_NUMBERS = (NUMBERS[Kind.FORWARD_RECV], NUMBERS[Kind.BACKWARD_RECV])
+"""Of activations, and of gradients."""
 
 COMPUTE = (Kind.FORWARD, Kind.BACKWARD, Kind.GC, Kind.OPTIMIZER, Kind.LAYERNORM)
 """Kinds that wait for nobody: all of their duration is work."""

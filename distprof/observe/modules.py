@@ -90,10 +90,9 @@ class Forwards:
             return None
         if self._last is None or self._last() is not model:
             self._last_has_parameters, self._last = self._meet(model), weakref.ref(model)
-        found = self._search.begin_forward(
-            model, grad_on=torch.is_grad_enabled(), has_parameters=self._last_has_parameters
-        )
-        if found and torch.is_grad_enabled():
+        grad_on = torch.is_grad_enabled()
+        found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=self._last_has_parameters)
+        if found and grad_on:
             self._session.add_sequences(square_lengths(args[1:], options))
         return found and self._session.enter(_FORWARD)
 

@@ -34,12 +34,13 @@ AS_LONG_RATIO = 0.95
 """Of the device's time in the phase: a host that takes less is not what the device waits for."""
 _IN_ORDER = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
 _PASSES = (Phase.FORWARD, Phase.BACKWARD)
-_CAUSES: dict[Part, Cause] = {
+CAUSES: dict[Part, Cause] = {
     Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
     Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER, Phase.OTHER: Cause.OUTSIDE,
     Stretch.EVALUATION: Cause.EVALUATION, Stretch.CHECKPOINT: Cause.CHECKPOINT, Stretch.LOGGING: Cause.LOGGING,
     Stretch.BETWEEN: Cause.BETWEEN,
 }  # fmt: skip
+"""What a rank does in each part."""
 
 
 def report_causes(
@@ -81,8 +82,8 @@ def _report(
     return CauseReport(
         kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
         pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
-        saved_if_only_this_ns=_scale(cost.lost_ns, scale), saved_if_only_this_ratio=cost.lost_ratio,
-        saved_after_others_ns=_scale(cost.alone_ns, scale), saved_after_others_ratio=cost.alone_ratio,
+        saved_if_only_this_ns=scale_estimate(cost.lost_ns, scale), saved_if_only_this_ratio=cost.lost_ratio,
+        saved_after_others_ns=scale_estimate(cost.alone_ns, scale), saved_after_others_ratio=cost.alone_ratio,
         joint_ns=scale * joint_ns, critical=False,
     )  # fmt: skip
 
@@ -119,7 +120,8 @@ def measure_late(cycles: SyncCycles, item: CandidateCause) -> float | None:
     return item.late_ns if item.late_ns is None or not item.is_irregular else item.late_ns * cycles.span
 
 
-def _scale(cost: Estimate, scale: float) -> Estimate:
+def scale_estimate(cost: Estimate, scale: float) -> Estimate:
+    """The same in another unit, or of another step."""
     return Estimate(value=scale * cost.value, low=scale * cost.low, high=scale * cost.high)
 
 
@@ -138,8 +140,8 @@ def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidat
     if cycles.clock is Clock.DEVICE and item.part in (Phase.FORWARD, Phase.BACKWARD) and len(item.rows) == 1:
         position = int(cycles.positions[int(item.rows[0])])
         waits = waits_for_host(measured_steps, position, cycles.steps, Phase(item.part))
-        return {True: Cause.HOST, False: _CAUSES[item.part], None: None}[waits]
-    return _CAUSES[item.part]
+        return {True: Cause.HOST, False: CAUSES[item.part], None: None}[waits]
+    return CAUSES[item.part]
 
 
 def waits_for_host(measured_steps: MeasuredSteps, position: int, steps: IntArray, phase: Phase) -> bool | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.cause_report import CRITICAL_RATIO
+from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_estimate
+from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
 from distprof.analyze.stats.mean_interval import estimate
@@ -20,11 +21,6 @@ KINDS = {
     PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_SEQUENCES,
     PipelineCauseKind.SLOW_LINK: VerdictKind.SLOW_LINK,
 }  # fmt: skip
-CAUSES = {
-    Phase.DATA: Cause.INPUT, Phase.FORWARD: Cause.COMPUTE, Phase.BACKWARD: Cause.COMPUTE,
-    Phase.GRAD_NORM: Cause.GRADIENT_NORM, Phase.OPTIMIZER: Cause.OPTIMIZER,
-    Phase.OTHER: Cause.OUTSIDE,
-}  # fmt: skip
 _FOUND = "it takes longer than its equals in nearly every step, and a replay without that is shorter"
 _NOBODY = "no rank, stage or link of the pipeline stands out from its equals beyond noise"
 _BY_DESIGN = "the stages of a pipeline wait for each other by design, and nobody is named or cleared"
@@ -33,12 +29,13 @@ _BY_DESIGN = "the stages of a pipeline wait for each other by design, and nobody
 def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
     """The cause that costs most, or why there is none."""
     if isinstance(judged, str):
-        return _make_verdict(0, f"{_BY_DESIGN}: {judged}")
+        return make_no_verdict(f"{_BY_DESIGN}: {judged}")
     steps_used = len(judged.frame.steps)
     if judged.is_unlike:
-        return _make_verdict(steps_used, f"{_BY_DESIGN}: replayed steps differ too much from the recorded ones")
+        reason = f"{_BY_DESIGN}: replayed steps differ too much from the recorded ones"
+        return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
-        return _make_verdict(steps_used, _NOBODY)
+        return make_no_verdict(_NOBODY, steps_used=steps_used)
     candidate, cause = judged.causes[0]
     rank, late_ns = _name_rank(cause), _measure_late(judged, candidate, cause)
     return Verdict(
@@ -47,14 +44,6 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
         held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
         evidence=(), pipeline_cause=0,
-    )  # fmt: skip
-
-
-def _make_verdict(steps_used: int, reason: str) -> Verdict:
-    return Verdict(
-        kind=VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None, phase=None, cause=None,
-        hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
-        clock=Clock.HOST.value, steps_used=steps_used, reason=reason, evidence=(),
     )  # fmt: skip
 
 
@@ -129,12 +118,8 @@ def _report(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(cause),
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]), last_step=int(steps[-1]), whole=True, events=None,
         period=None, late_ns=_measure_late(judged, candidate, cause),
-        saved_if_only_this_ns=_scale(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
-        saved_after_others_ns=_scale(after_ns, scale), saved_after_others_ratio=after_ratio,
+        saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
+        saved_after_others_ns=scale_estimate(after_ns, scale), saved_after_others_ratio=after_ratio,
         joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,
         critical=_is_critical(cause.kind, after_ratio),
     )  # fmt: skip
-
-
-def _scale(cost: Estimate, scale: float) -> Estimate:
-    return Estimate(value=scale * cost.value, low=scale * cost.low, high=scale * cost.high)

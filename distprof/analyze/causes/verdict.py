@@ -194,9 +194,15 @@ def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs
 
 
 def _no_verdict(cycles: SyncCycles | None, reason: str) -> Verdict:
+    if cycles is None:
+        return make_no_verdict(reason)
+    return make_no_verdict(reason, clock=cycles.clock, steps_used=len(cycles.steps) * cycles.span)
+
+
+def make_no_verdict(reason: str, *, clock: Clock = Clock.HOST, steps_used: int = 0) -> Verdict:
+    """Nothing is named, for this reason, after a look at so many steps."""
     return Verdict(
         kind=VerdictKind.NONE, critical=False, confirmed=None, pattern=None, rank=None, phase=None, cause=None,
-        hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None,
-        clock=Clock.HOST.value if cycles is None else cycles.clock.value,
-        steps_used=0 if cycles is None else len(cycles.steps) * cycles.span, reason=reason, evidence=(),
+        hosts=(), late_ns=None, lost_ns=None, lost_ratio=None, waited_ns=None, held_ratio=None, clock=clock.value,
+        steps_used=steps_used, reason=reason, evidence=(),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from distprof.analyze.stats.measured_steps import (
     Timing,
     choose_headline,
     choose_measured_steps,
+    hides_waits,
     read_timing,
     sum_exposed,
 )
@@ -148,9 +149,7 @@ def _measure_ranks(measured_steps: MeasuredSteps, timing: Timing, places: Mappin
     exposed_ns = sum_exposed(measured_steps.run.rows, timing.clock)[:, timing.used]
     own_ns = timing.step_ns - exposed_ns
     known = timing.measured & np.isfinite(own_ns).all(axis=1)
-    if timing.clock is Clock.HOST:  # of a trace that shows no waits, nobody knows how much of it was waiting
-        traced = np.array([info.source == "trace" for info in measured_steps.run.ranks])
-        known &= ~traced | exposed_ns.any(axis=1)
+    known &= ~hides_waits(measured_steps.run, exposed_ns, timing.clock)
     rows, clock = np.flatnonzero(known).tolist(), timing.clock.value
     phased = OWN_PHASES if 1 < len(rows) <= MAX_PHASED_RANKS else ()
     by_phase_ns = timing.phase_ns[:, :, [PHASE_CODE[phase] for phase in phased]]

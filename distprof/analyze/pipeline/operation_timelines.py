@@ -10,7 +10,7 @@ from distprof.analyze.pipeline.graph import OperationGraph
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import keep_telling
 from distprof.analyze.timeline.step_timelines import MAX_LANES, list_transfers
-from distprof.facts.operations import KINDS, NUMBERS, Kind, Operations
+from distprof.facts.operations import KINDS, NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind, Operations
 from distprof.facts.run import Clock, CollectiveKind, FloatArray, IntArray, Phase
 from distprof.report.step_timeline import WAIT, StepChoice, StepTimeline, TimelineCollective, TimelineLane
 
@@ -20,8 +20,6 @@ _PHASES = {
     Kind.FORWARD: Phase.FORWARD, Kind.BACKWARD: Phase.BACKWARD, Kind.GC: Phase.OTHER,
 }  # fmt: skip
 """What lies on top of what: computation hides the communication beside it."""
-_RECEIVES = {NUMBERS[kind] for kind in (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)}
-_SENDS = tuple(NUMBERS[kind] for kind in (Kind.FORWARD_SEND, Kind.BACKWARD_SEND))
 _COLLECTIVES = {
     NUMBERS[Kind.PARAMS]: CollectiveKind.ALL_GATHER, NUMBERS[Kind.GRADS]: CollectiveKind.REDUCE_SCATTER,
     NUMBERS[Kind.EMBEDDING]: CollectiveKind.ALL_REDUCE, NUMBERS[Kind.CLIP]: CollectiveKind.ALL_REDUCE,
@@ -82,7 +80,7 @@ def _stack(
     """The waits in receives, and above them everything else."""
     waits = [
         LaneBlock(kind=WAIT, begin_ns=float(begin_ns[row]), end_ns=float(begin_ns[row] + waited_ns[row]))
-        for row in rows.tolist() if int(own.kind[row]) in _RECEIVES
+        for row in rows.tolist() if int(own.kind[row]) in RECEIVE_NUMBERS
     ]  # fmt: skip
     order = [*_PHASES]
     passes = sorted((row for row in rows.tolist() if KINDS[own.kind[row]] in _PHASES),
@@ -124,12 +122,12 @@ def _pair_transfers(
 ) -> list[tuple[int, int, float, float, bool]]:
     """The sends of which a receive is the partner."""
     receives = {
-        int(group[row]): row for row in np.flatnonzero(np.isin(own.kind, [*_RECEIVES])).tolist()
+        int(group[row]): row for row in np.flatnonzero(np.isin(own.kind, RECEIVE_NUMBERS)).tolist()
     }  # fmt: skip
     found = []
-    for row in np.flatnonzero(np.isin(own.kind, _SENDS)).tolist():
+    for row in np.flatnonzero(np.isin(own.kind, SEND_NUMBERS)).tolist():
         taken = receives.get(int(group[row]))
         if taken is not None and lane[row] >= 0 and lane[taken] >= 0:
-            backward = int(own.kind[row]) == _SENDS[1]
+            backward = int(own.kind[row]) == SEND_NUMBERS[1]
             found.append((int(lane[row]), int(lane[taken]), float(begin_ns[row]), float(end_ns[taken]), backward))
     return found

@@ -19,15 +19,13 @@ from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.analyze.pipeline.step_frame import StepFrame
 from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.facts.operations import NUMBERS, Kind, Operations
+from distprof.facts.operations import NUMBERS, RECEIVE_NUMBERS, Kind, Operations
 from distprof.facts.run import FloatArray, IntArray
 from distprof.facts.trace import BoolArray
 
 WAITED_NS = 50e3
 """A rank that stood still for less did not wait: what it asked for had come before."""
 _PASSES = [NUMBERS[kind] for kind in PASSES]
-_SENDS = [NUMBERS[Kind.FORWARD_SEND], NUMBERS[Kind.BACKWARD_SEND]]
-_RECEIVES = [NUMBERS[Kind.FORWARD_RECV], NUMBERS[Kind.BACKWARD_RECV]]
 _ISSUE, _COMPUTE, _WAIT, _MEET = range(4)
 
 
@@ -277,7 +275,7 @@ def _time_transfers(operations: PipelineOperations, transfers: IntArray, work_ns
     """How long what was sent took to come, as long as the rank that receives it waited from before it was sent; inf:
     it did not, and what was under way may have come at any time before it looked."""
     partner = operations.partner[transfers]
-    receives = np.isin(operations.kind[transfers], _RECEIVES)
+    receives = np.isin(operations.kind[transfers], RECEIVE_NUMBERS)
     waits = receives & (operations.waited_ns[transfers] >= WAITED_NS)
     waits &= operations.start_ns[transfers] <= operations.start_ns[partner]
     took_ns = np.where(waits, work_ns, np.inf)

@@ -182,12 +182,18 @@ def compute_exposed(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray
     On the host clock a trace shows exposed communication only if it has a range for it. Without one, nobody knows how
     much of the other phases was spent waiting.
     """
-    exposed_ns: FloatArray = sum_exposed(measured_steps.run.rows, timing.clock)[:, timing.used].mean(axis=1)
-    exposed_ns[~timing.measured] = np.nan
-    if timing.clock is Clock.HOST:
-        traced = np.array([info.source == "trace" for info in measured_steps.run.ranks])
-        exposed_ns[traced & (exposed_ns == 0)] = np.nan
+    each_ns = sum_exposed(measured_steps.run.rows, timing.clock)[:, timing.used]
+    exposed_ns: FloatArray = each_ns.mean(axis=1)
+    exposed_ns[~timing.measured | hides_waits(measured_steps.run, each_ns, timing.clock)] = np.nan
     return exposed_ns
+
+
+def hides_waits(run: Run, exposed_ns: FloatArray, clock: Clock) -> BoolArray:
+    """Ranks of traces that show no exposed communication, ``[num_ranks]``, from that of their steps: on the host clock
+    nobody knows how much of their time was waiting."""
+    traced = np.array([info.source == "trace" for info in run.ranks], dtype=bool)
+    hidden: BoolArray = traced & (np.nansum(exposed_ns, axis=1) == 0) & (clock is Clock.HOST)
+    return hidden
 
 
 def compute_waits(measured_steps: MeasuredSteps, timing: Timing) -> FloatArray:

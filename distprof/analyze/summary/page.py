@@ -7,6 +7,7 @@ import numpy as np
 from distprof.analyze.stats.measured_steps import (
     MeasuredSteps,
     choose_measured_steps,
+    hides_waits,
     measure_counted_between,
     subtract_exposed,
     sum_exposed,
@@ -53,12 +54,9 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
 
 
 def _read_exposed(run: Run, clock: Clock) -> FloatArray:
-    """Exposed communication, ``[num_ranks, num_steps]``. On the host clock a trace without any shows none: how much of
-    its other phases was spent waiting is not known, as for `compute_exposed`."""
+    """Exposed communication, ``[num_ranks, num_steps]``; NaN: not known."""
     exposed_ns = sum_exposed(run.rows, clock)
-    if clock is Clock.HOST:
-        traced = np.array([info.source == "trace" for info in run.ranks])
-        exposed_ns[traced & (np.nansum(exposed_ns, axis=1) == 0)] = np.nan
+    exposed_ns[hides_waits(run, exposed_ns, clock)] = np.nan
     return exposed_ns
 
 

@@ -10,13 +10,11 @@ from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
 from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.operations import NUMBERS, Kind
+from distprof.facts.operations import NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind
 from distprof.facts.run import FloatArray, IntArray
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 
 _FORWARD, _BACKWARD = NUMBERS[Kind.FORWARD], NUMBERS[Kind.BACKWARD]
-_SENDS = [NUMBERS[kind] for kind in (Kind.FORWARD_SEND, Kind.BACKWARD_SEND)]
-_RECEIVES = [NUMBERS[kind] for kind in (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)]
 
 
 def report_pipeline(
@@ -115,7 +113,7 @@ def _split_waits(
 ) -> tuple[float | None, float | None, float | None]:
     """Waiting for senders, for receivers, and for transfers, per step, over the steps in which all is matched."""
     kind, missed_ns = operations.kind[own], operations.missed_ns[own]
-    sent, received = np.isin(kind, _SENDS), np.isin(kind, _RECEIVES)
+    sent, received = np.isin(kind, SEND_NUMBERS), np.isin(kind, RECEIVE_NUMBERS)
     whole = used.copy()
     whole[step[(sent | received) & np.isnan(missed_ns)]] = False
     if 2 * int(whole.sum()) < int(used.sum()):

@@ -20,7 +20,7 @@ from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
-from distprof.facts.operations import NUMBERS, Kind
+from distprof.facts.operations import NUMBERS, SEND_NUMBERS, Kind
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, FloatArray, IntArray, Phase, Run
 from distprof.facts.trace_summary import DEVICE_STATES
 from distprof.report.report import MeshReport
@@ -39,7 +39,6 @@ MAX_TRANSFERS = 1_500
 Transfer = tuple[int, int, float, float, bool]
 """The lanes of sender and receiver, when it was sent and received, and whether it is a gradient."""
 _COMPUTES = {NUMBERS[Kind.FORWARD]: Phase.FORWARD, NUMBERS[Kind.BACKWARD]: Phase.BACKWARD}
-_SENDS = (NUMBERS[Kind.FORWARD_SEND], NUMBERS[Kind.BACKWARD_SEND])
 _HIDDEN = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER, STEP)
 """Phases whose place the micro-batches take, where they were recorded."""
 
@@ -351,13 +350,13 @@ def _pair_transfers(
     found: list[Transfer] = []
     lane = {view.run.ranks[position].rank: at for at, position in enumerate(lanes)}
     ends_ns = operations.start_ns + operations.duration_ns
-    for send in np.flatnonzero(np.isin(operations.kind, _SENDS) & (operations.partner >= 0)).tolist():
+    for send in np.flatnonzero(np.isin(operations.kind, SEND_NUMBERS) & (operations.partner >= 0)).tolist():
         receive = int(operations.partner[send])
         source, target = (lane.get(int(operations.rank[at])) for at in (send, receive))
         if source is not None and target is not None and np.isfinite(ends_ns[receive]):
             begin_ns = view.place_shifted(lanes[source], operations.start_ns[send])
             end_ns = view.place_shifted(lanes[target], ends_ns[receive])
-            backward = int(operations.kind[send]) == _SENDS[1]
+            backward = int(operations.kind[send]) == SEND_NUMBERS[1]
             found.append((source, target, float(begin_ns), float(end_ns), backward))
     return found
 

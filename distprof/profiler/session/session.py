@@ -41,9 +41,9 @@ from distprof.record.step.timeline import PhaseContext
 
 T = TypeVar("T")
 MOST = 2**53
+"""Larger numbers are not recorded exactly."""
 MOST_LENGTHS = 2**16
 """Sequences of one call."""
-"""Larger numbers are not recorded exactly."""
 
 
 def _give_mark(*arguments: object, **options: object) -> Mark:

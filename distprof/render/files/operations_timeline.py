@@ -10,7 +10,7 @@ import numpy as np
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.errors import TableError
-from distprof.facts.operations import KINDS, NUMBERS, Kind, Operations
+from distprof.facts.operations import KINDS, NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind, Operations
 from distprof.facts.run import FloatArray, IntArray
 from distprof.render.files.trace_events import FlowPoint, FlowRole, TraceEvent, TraceProcess, TraceSlice, Tracks
 from distprof.render.files.trace_json import pack_json
@@ -20,8 +20,6 @@ MOST_EVENTS = 100_000
 """The first steps are shown, as many as have so many operations together, but one at least."""
 LANES = (Kind.FORWARD_SEND, Kind.FORWARD_RECV, Kind.BACKWARD_SEND, Kind.BACKWARD_RECV)
 """Kinds that run beside computation, each on a track of its own below that of the stage."""
-_SENDS = (NUMBERS[Kind.FORWARD_SEND], NUMBERS[Kind.BACKWARD_SEND])
-_RECEIVES = (NUMBERS[Kind.FORWARD_RECV], NUMBERS[Kind.BACKWARD_RECV])
 _ALONE = -1
 
 
@@ -101,11 +99,11 @@ def _join(
     points: dict[int, tuple[FlowPoint, ...]] = {}
     numbers = itertools.count(1)
     for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        rows = sorted(members.tolist(), key=lambda row: int(operations.kind[row]) not in _SENDS)
+        rows = sorted(members.tolist(), key=lambda row: int(operations.kind[row]) not in SEND_NUMBERS)
         if len(rows) < 2:
             continue
         number, at_ns = next(numbers), int(begin_ns[rows[0]])
-        if operations.kind[rows[-1]] in _RECEIVES and int(end_ns[rows[-1]]) - 1 < at_ns:
+        if operations.kind[rows[-1]] in RECEIVE_NUMBERS and int(end_ns[rows[-1]]) - 1 < at_ns:
             continue  # the workers' clocks are too far apart to say
         for row in rows:
             role: FlowRole = "s" if row == rows[0] else "f" if row == rows[-1] else "t"

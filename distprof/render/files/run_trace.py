@@ -23,7 +23,8 @@ from distprof.analyze.cycles.pipeline_operations import (
 )
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.timeline.step_timelines import are_placed
-from distprof.facts.operations import NUMBERS, Kind
+from distprof.facts.operations import KINDS as OPERATION_KINDS
+from distprof.facts.operations import SEND_NUMBERS, Kind
 from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, FloatArray, Run
 from distprof.facts.trace_summary import TraceSummary
 from distprof.render.files.trace_events import (
@@ -44,10 +45,7 @@ OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
 STEPS, STEPS_ON_DEVICE, PHASE_TRACK, PASSES, SENDS, RECEIVES, COLLECTIVES = range(7)
 """Tracks from top to bottom; each process group has one of its own from the last on, and so have then the streams."""
-_OPERATIONS = tuple(Kind)
 _PASS_NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
-_SEND_KINDS = (Kind.FORWARD_SEND, Kind.BACKWARD_SEND)
-_RECEIVE_KINDS = (Kind.FORWARD_RECV, Kind.BACKWARD_RECV)
 
 
 def describe_trace(run: Run, names: Mapping[int, str], first: Sequence[int] = ()) -> tuple[
@@ -352,7 +350,7 @@ class _RunTrace:
         operations, begins_ns, ends_ns = placed.operations, placed.begins_ns, placed.ends_ns
         points = self._join_exchanges(placed, step)
         for row in np.flatnonzero(operations.step == step).tolist():
-            kind, begin_ns, end_ns = _OPERATIONS[operations.kind[row]], float(begins_ns[row]), float(ends_ns[row])
+            kind, begin_ns, end_ns = OPERATION_KINDS[operations.kind[row]], float(begins_ns[row]), float(ends_ns[row])
             if not end_ns > begin_ns or kind is Kind.OTHER:
                 continue
             number, position = int(operations.micro_batch[row]), placed.positions[int(operations.rank[row])]
@@ -368,16 +366,15 @@ class _RunTrace:
                 )
             else:
                 args["peer"] = int(operations.peer[row])
-                track, which = ("sends", SENDS) if kind in _SEND_KINDS else ("receives", RECEIVES)
+                track, which = ("sends", SENDS) if operations.kind[row] in SEND_NUMBERS else ("receives", RECEIVES)
                 yield from self._put(position, which, track, f"{kind}{said}", (begin_ns, end_ns), args,
                                      points.get(row))  # fmt: skip
 
     def _join_exchanges(self, placed: _Placed, step: int) -> dict[int, FlowPoint]:
         """From the begin of a send to the receive, at the moment when both were there."""
         operations, begins_ns, ends_ns = placed.operations, placed.begins_ns, placed.ends_ns
-        codes = [NUMBERS[kind] for kind in _SEND_KINDS]
         points: dict[int, FlowPoint] = {}
-        for send in np.flatnonzero((operations.step == step) & np.isin(operations.kind, codes)).tolist():
+        for send in np.flatnonzero((operations.step == step) & np.isin(operations.kind, SEND_NUMBERS)).tolist():
             receive = int(operations.partner[send])
             if receive < 0 or not ends_ns[send] > begins_ns[send] or not ends_ns[receive] > begins_ns[receive]:
                 continue
