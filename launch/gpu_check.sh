@@ -3,6 +3,7 @@
 #
 #   launch/gpu_check.sh                       all checks, in less than ten minutes, offline; two GPUs: more checks
 #   launch/gpu_check.sh --out results.json    where the JSON goes (default: gpu_check.json in this folder)
+#   launch/gpu_check.sh --keep FOLDER         the jobs' run folders stay there, to be looked at
 #   launch/gpu_check.sh --dry-run             without a GPU: runs everything but the calls to one, and judges nothing
 #   launch/gpu_check.sh --fetch FOLDER        elsewhere, with a network: the packages that a machine with torch lacks;
 #                                             there: PYTHONPATH=FOLDER launch/gpu_check.sh

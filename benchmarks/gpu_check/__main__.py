@@ -6,6 +6,7 @@ A line per check, with its value, what is expected and the verdict; the same as 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import platform
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
     """Runs every check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="launch/gpu_check.sh", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu_check.json"), help="where the JSON goes")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder, in which the jobs' run folders stay")
     parser.add_argument("--dry-run", action="store_true", help="everything but the calls to a GPU; nothing is judged")
     options = parser.parse_args(arguments)
     dry: bool = options.dry_run
@@ -61,8 +63,8 @@ def main(arguments: list[str]) -> int:
     card = "no GPU" if dry else torch.cuda.get_device_name(0)
     print(f"{card}, torch {torch.__version__}, Python {platform.python_version()}", flush=True)
     results = []
-    with tempfile.TemporaryDirectory(prefix="distprof-gpu-") as folder:
-        for result in run_groups(list_groups(Path(folder), dry=dry)):
+    with _open_folder(options.keep) as folder:
+        for result in run_groups(list_groups(folder, dry=dry)):
             print(result.describe(dry=dry), flush=True)
             results.append(result)
     failed, skipped = (sum(result.judge(dry=dry) == kind for result in results) for kind in ("FAILED", "skipped"))
@@ -71,6 +73,16 @@ def main(arguments: list[str]) -> int:
     options.out.write_text(json.dumps(_make_strict(facts), indent=2) + "\n")
     print(f"{len(results)} checks, {failed} failed, {skipped} skipped: {options.out}")
     return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _open_folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="distprof-gpu-") as folder:
+        yield Path(folder)
 
 
 def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
