@@ -8,48 +8,33 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import platform
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_check.check_result import CheckResult
 from benchmarks.gpu_check.cost_checks import check_cost
 from benchmarks.gpu_check.device_checks import check_device
 from benchmarks.gpu_check.gpu import NoGpu, RealGpu
+from benchmarks.gpu_check.groups import GROUP_LIMIT_S, Group, call_check, run_groups
 from benchmarks.gpu_check.job_checks import JOBS, check_job
 from benchmarks.gpu_check.profiler_checks import check_profiler
 from distprof.traces.nsys.nsys_tool import read_numbers
 
 OLDEST_TORCH = (2, 11)
-BUDGET_S = 570.0
-"""A group that may not be done after this long does not begin."""
-GROUP_LIMIT_S = 90.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Checks that run together."""
-
-    run: Callable[[], Iterator[CheckResult]]
-    limit_s: float
-    alone: bool = False
-    """In a process of its own: a fault of the device ends no other group."""
 
 
 def main(arguments: list[str]) -> int:
     """Runs every check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="launch/gpu_check.sh", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu_check.json"), help="where the JSON goes")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only the groups that have this in their names")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder, in which the jobs' run folders stay")
     parser.add_argument("--dry-run", action="store_true", help="everything but the calls to a GPU; nothing is judged")
     options = parser.parse_args(arguments)
@@ -64,7 +49,8 @@ def main(arguments: list[str]) -> int:
     print(f"{card}, torch {torch.__version__}, Python {platform.python_version()}", flush=True)
     results = []
     with _open_folder(options.keep) as folder:
-        for result in run_groups(list_groups(folder, dry=dry)):
+        groups = {name: group for name, group in list_groups(folder, dry=dry).items() if options.only in name}
+        for result in run_groups(groups):
             print(result.describe(dry=dry), flush=True)
             results.append(result)
     failed, skipped = (sum(result.judge(dry=dry) == kind for result in results) for kind in ("FAILED", "skipped"))
@@ -90,7 +76,7 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
     make = NoGpu if dry else RealGpu
     gpus = NoGpu().count() if dry else torch.cuda.device_count()
     groups = {
-        check.__name__: Group(run=partial(_call, check, make, dry), limit_s=GROUP_LIMIT_S, alone=not dry)
+        check.__name__: Group(run=partial(call_check, check, make, dry), limit_s=GROUP_LIMIT_S, alone=True)
         for check in (check_device, check_profiler, check_cost)
     }
     for number, job in enumerate(JOBS):
@@ -98,65 +84,6 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
             run = partial(check_job, job, folder / f"{number:02d}", dry=dry)
             groups[job.name] = Group(run=run, limit_s=job.limit_s)
     return groups
-
-
-def run_groups(groups: dict[str, Group], *, now_s: Callable[[], float] = time.monotonic) -> Iterator[CheckResult]:
-    """Runs one group after the other; what raises or takes too long is a failed check.
-
-    Args:
-        groups: From `list_groups`.
-        now_s: A monotonic clock.
-    """
-    begin_s = now_s()
-    for name, group in groups.items():
-        left_s = BUDGET_S - (now_s() - begin_s)
-        if left_s < group.limit_s:
-            yield CheckResult(name=name, value=None, low=0, note="no time was left for it")
-        elif group.alone:
-            yield from _run_alone(name, group, group.limit_s)
-        else:
-            yield from _guard(name, group.run)
-
-
-def _call(check: Callable[..., Iterator[CheckResult]], make: Callable[[], Any], dry: bool) -> Iterator[CheckResult]:
-    return check(make(), dry=dry)
-
-
-def _guard(name: str, run: Callable[[], Iterator[CheckResult]]) -> Iterator[CheckResult]:
-    try:
-        yield from run()
-    except Exception as error:  # a check that raises is a result
-        said = (str(error).splitlines() or [""])[0][:200]
-        yield CheckResult(name=name, value=None, low=0, note=f"{type(error).__name__}: {said}")
-
-
-def _run_alone(name: str, group: Group, limit_s: float) -> Iterator[CheckResult]:
-    context = multiprocessing.get_context("spawn")
-    queue: Any = context.Queue()
-    process = context.Process(target=_send, args=(name, group.run, queue))
-    process.start()
-    deadline_s = time.monotonic() + limit_s
-    ended = False
-    while not ended:
-        try:
-            result = queue.get(timeout=max(0.0, min(1.0, deadline_s - time.monotonic())))
-        except Empty:
-            if process.is_alive() and time.monotonic() < deadline_s:
-                continue
-            why = "ended by itself" if not process.is_alive() else f"not done after {limit_s:.0f} s"
-            yield CheckResult(name=name, value=None, low=0, note=f"{why}, exit code {process.exitcode}")
-            break
-        ended = result is None
-        if not ended:
-            yield result
-    process.kill()
-    process.join()
-
-
-def _send(name: str, run: Callable[[], Iterator[CheckResult]], queue: Any) -> None:
-    for result in _guard(name, run):
-        queue.put(result)
-    queue.put(None)
 
 
 def _make_strict(value: Any) -> Any:

@@ -25,14 +25,18 @@ def find_timed_ratio(run: Run) -> float:
     Raises:
         NotHere: The job has no collectives, as with one rank under FSDP2.
     """
-    if not run.collectives:
-        raise NotHere("this torch issues no collectives on one rank")
+    _require_collectives(run)
     timed = sum(int((np.isfinite(item.arrival_ns) & np.isfinite(item.end_ns)).sum()) for item in run.device_collectives)
     sampled = {int(step) for item in run.device_collectives for step in item.steps}
     issued = sum(
         int(np.isin(item.steps, list(sampled)).sum()) * len(item.kinds) * len(item.ranks) for item in run.collectives
     )
     return timed / issued if issued else math.nan
+
+
+def _require_collectives(run: Run) -> None:
+    if not run.collectives:
+        raise NotHere("this torch issues no collectives on one rank")
 
 
 def find_stride(run: Run) -> float:
@@ -42,7 +46,12 @@ def find_stride(run: Run) -> float:
 
 
 def count_backward(run: Run) -> float:
-    """Collectives that end before they begin, or that begin before their step; NaN: none was timed."""
+    """Collectives that end before they begin, or that begin before their step; NaN: none was timed.
+
+    Raises:
+        NotHere: As `find_timed_ratio`.
+    """
+    _require_collectives(run)
     if not run.device_collectives:
         return math.nan
     return float(sum(int((find_took(item) < 0).sum()) for item in run.device_collectives))

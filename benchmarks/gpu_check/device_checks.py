@@ -63,11 +63,11 @@ def _check_events(gpu: CheckedGpu) -> Iterator[CheckResult]:
         return min(gpu.time_ms(behind) for _ in range(5))
 
     cost_us = (time_behind_launches(events) - time_behind_launches([])) / NUM_EVENTS * 1e3
-    yield CheckResult(name="an event between two kernels, device, us", value=cost_us, low=-0.5, high=2.0)
+    yield CheckResult(name="an event between two kernels, device, us", value=cost_us, low=-0.5, high=3.0)
 
 
 def _check_run_ahead(gpu: CheckedGpu) -> CheckResult:
-    numbers, count = torch.ones(8, device=gpu.name), 0
+    numbers, count = torch.ones(8, device=gpu.name).add_(1), 0  # the first launch of a kernel loads it
     gpu.spin(300.0)
     gpu.synchronise()
     gpu.spin(300.0)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from distprof.record.device.torch_device import TorchDevice
 from distprof.train.inject import make_device_delay
 
 
@@ -78,12 +79,8 @@ class RealGpu:
         torch.cuda.synchronize(self._device)
 
     def make_events(self, number: int) -> list[Any]:
-        """CUDA events are created when they are first recorded."""
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(number)]  # type: ignore[no-untyped-call]
-        for event in events:
-            event.record()
-        self.synchronise()
-        return events
+        """Those that the recorder uses."""
+        return TorchDevice(self._device).make_events(number, timing=True)
 
     @contextlib.contextmanager
     def beside(self) -> Any:

@@ -141,7 +141,7 @@ def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult
         run = make_up(folder)
         report = json.loads(json.dumps(describe_plain(analyze(run))))
     else:
-        ended, said = _run(write_command(job, folder), job.limit_s)
+        ended, said = _run(write_command(job, folder), folder.with_suffix(".log"), job.limit_s)
         yield CheckResult(name=f"{job.name}: exit code", value=float(ended), low=0, high=0, note=said if ended else "")
         if ended:
             return
@@ -156,23 +156,25 @@ def check_job(job: JobCheck, folder: Path, *, dry: bool) -> Iterator[CheckResult
             yield CheckResult(name=name, value=value, low=item.low, high=item.high)
 
 
-def _run(command: list[str], limit_s: float) -> tuple[int, str]:
-    """Runs a command with all that it starts; returns its exit code and the last line that it said.
+def _run(command: list[str], log: Path, limit_s: float) -> tuple[int, str]:
+    """Runs a command with all that it starts; returns its exit code and the first line of it that names an error.
 
     Raises:
         subprocess.TimeoutExpired: It was ended.
     """
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, said = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    return process.returncode, (said.strip().splitlines() or [""])[-1][:200]
+    with log.open("w+", errors="replace") as file:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
+        )
+        try:
+            process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        file.seek(0)
+        lines = [line.strip() for line in file if "Error" in line or line.startswith("distprof: ")]
+    return process.returncode, next(iter(lines), "")[:200]
 
 
 def write_command(job: JobCheck, folder: Path) -> list[str]:

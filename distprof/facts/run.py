@@ -288,6 +288,11 @@ class Collectives:
     by_number: bool = False
     """Whether they were matched by the numbers that traces give them, instead of by their order in a step."""
 
+    @property
+    def ends_seen(self) -> bool:
+        """Whether any was seen to end. Over gloo no collective on a device's tensors is: it ends on the host."""
+        return bool(np.isfinite(self.end_ns).any())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

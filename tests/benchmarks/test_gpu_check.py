@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check.check_result import CheckResult
+from benchmarks.gpu_check.groups import Group, run_groups
 from benchmarks.gpu_check.job_checks import JOBS, check_job, write_command
 from distprof.config.compose import compose, read_request
 from distprof.config.decode import decode
@@ -85,15 +86,15 @@ def die() -> Iterator[CheckResult]:
 def test_what_raises_ends_or_comes_too_late_is_a_failed_check_and_the_others_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_check.multiprocessing, "get_context", lambda kind: FORK)
+    monkeypatch.setattr("benchmarks.gpu_check.groups.multiprocessing.get_context", lambda kind: FORK)
     now_s = iter([0.0, 0.0, 1.0, 2.0, 550.0])
     groups = {
-        "raises": gpu_check.Group(run=fail, limit_s=90.0),
-        "raises alone": gpu_check.Group(run=fail, limit_s=90.0, alone=True),
-        "dies": gpu_check.Group(run=die, limit_s=90.0, alone=True),
-        "late": gpu_check.Group(run=fail, limit_s=90.0),
+        "raises": Group(run=fail, limit_s=90.0),
+        "raises alone": Group(run=fail, limit_s=90.0, alone=True),
+        "dies": Group(run=die, limit_s=90.0, alone=True),
+        "late": Group(run=fail, limit_s=90.0),
     }
-    found = [(item.name, item.note) for item in gpu_check.run_groups(groups, now_s=lambda: next(now_s))]
+    found = [(item.name, item.note) for item in run_groups(groups, now_s=lambda: next(now_s))]
     raised = "ValueError: no such"
     assert found[:4] == [("first", ""), ("raises", raised), ("first", ""), ("raises alone", raised)]
     assert found[-2:] == [("dies", "ended by itself, exit code 7"), ("late", "no time was left for it")]
@@ -102,10 +103,20 @@ def test_what_raises_ends_or_comes_too_late_is_a_failed_check_and_the_others_run
 FORK = multiprocessing.get_context("fork")
 
 
-def test_what_runs_in_a_process_of_its_own_can_be_sent_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_started_as_a_module_it_finds_its_checks_in_processes_of_their_own(tmp_path: Path) -> None:
+    """They find nothing that is defined in a `__main__`."""
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--dry-run", "--only", "check_device"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "found.json")], cwd=REPOSITORY, env=make_environment(), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "7 checks, 0 failed" in done.stdout, done.stdout + done.stderr
+
+
+def test_with_one_gpu_the_jobs_that_need_two_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     groups = gpu_check.list_groups(tmp_path, dry=False)
-    assert [pickle.loads(pickle.dumps(group.run)) is not None for group in groups.values() if group.alone] == [True] * 3
     assert {job.name for job in JOBS if job.gpus == 2}.isdisjoint(groups)
 
 
@@ -122,7 +133,8 @@ def test_the_jobs_overrides_can_be_composed() -> None:
 
 def test_a_job_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "benchmarks.gpu_check.job_checks.write_command", lambda *_: ["sh", "-c", "echo no GPU >&2; exit 3"]
+        "benchmarks.gpu_check.job_checks.write_command",
+        lambda *_: ["sh", "-c", "echo 'distprof: no GPU' >&2; echo ===== >&2; exit 3"],
     )
-    (finding,) = check_job(JOBS[0], tmp_path, dry=False)
-    assert finding.judge() == "FAILED" and (finding.value, finding.note) == (3.0, "no GPU")
+    (finding,) = check_job(JOBS[0], tmp_path / "job", dry=False)
+    assert finding.judge() == "FAILED" and (finding.value, finding.note) == (3.0, "distprof: no GPU")

@@ -118,7 +118,7 @@ class _Sample:
 def report_bandwidths(measured_steps: MeasuredSteps) -> list[BandwidthReport]:
     """By group, kind and size, of groups of several ranks whose collectives were timed on the device."""
     groups: dict[tuple[str, tuple[int, ...]], list[Collectives]] = {}
-    for table in measured_steps.run.device_collectives:
+    for table in filter(lambda table: table.ends_seen, measured_steps.run.device_collectives):
         groups.setdefault((table.group, tuple(table.ranks.tolist())), []).append(table)
     reports = []
     for tables in groups.values():

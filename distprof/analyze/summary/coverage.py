@@ -242,7 +242,7 @@ def list_sources(measured_steps: MeasuredSteps, timings: Sequence[Timing], cycle
     for timing in timings:
         if np.isfinite(timing.mean_phase_ns).any():
             yield f"phases ({timing.clock} clock): {(TRACES if foreign else STAMPS)[timing.clock]}"
-    timed = measured_steps.run.device_collectives
+    timed = [table for table in measured_steps.run.device_collectives if table.ends_seen]
     tables = [table for table in timed or measured_steps.run.collectives if len(table.ranks) > 1]
     groups = sorted({table.group for table in tables})
     if groups:

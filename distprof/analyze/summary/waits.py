@@ -78,7 +78,7 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
 def list_waits(measured_steps: MeasuredSteps) -> Iterator[tuple[Collectives, IntArray, Waits]]:
     """Each table that counts, the steps of it that do, as positions in ``table.steps``, and the waits in them."""
     clocks = map_clocks(measured_steps.run)
-    on_device = choose_tables(measured_steps, Clock.DEVICE)
+    on_device = [table for table in choose_tables(measured_steps, Clock.DEVICE) if table.ends_seen]
     timed = {(table.group, tuple(table.ranks.tolist())) for table in on_device}
     for table in [*on_device, *choose_tables(measured_steps)]:
         if table.clock is Clock.HOST and (table.group, tuple(table.ranks.tolist())) in timed:

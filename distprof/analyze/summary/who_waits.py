@@ -36,11 +36,16 @@ def measure_who_waits(measured_steps: MeasuredSteps) -> WhoWaits | None:
 
 
 def _add(stood_ns: FloatArray, column: IntArray, table: Collectives, steps: IntArray, waits: Waits) -> None:
-    """Adds a table's means per step. If members are missing, one of them may have come last."""
+    """Adds a table's means over the steps in which every wait is known. If members are missing, one of them may have
+    come last."""
     own_ns = np.clip(np.minimum(waits.wait_ns, np.nan_to_num(table.exposed_ns[:, steps])), 0, None)
-    certain = waits.last.any(axis=0) & (table.size <= len(table.ranks))
-    who = np.where(certain, table.ranks[waits.last.argmax(axis=0)], len(stood_ns) - 1)
+    known = np.isfinite(own_ns).all(axis=(0, 2))
+    if not known.any():
+        return
+    own_ns, last = own_ns[:, known], waits.last[:, known]
+    certain = last.any(axis=0) & (table.size <= len(table.ranks))
+    who = np.where(certain, table.ranks[last.argmax(axis=0)], len(stood_ns) - 1)
     members = column[table.ranks]
     for place in np.unique(members).tolist():
-        of_column_ns = own_ns[members == place].sum(axis=0) / len(steps)
+        of_column_ns = own_ns[members == place].sum(axis=0) / known.sum()
         stood_ns[:, place] += np.bincount(who.reshape(-1), weights=of_column_ns.reshape(-1), minlength=len(stood_ns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ class TorchDevice:
     def __init__(self, device: torch.device) -> None:
         """``device``: of the accelerator, with its index."""
         self._device = device
-        self._is_capturing = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
+        self.is_capturing: Callable[[], bool] = _find_capture_test(device)
+        """Whether the calling thread captures a graph; False for accelerators that do not know."""
 
     def make_events(self, number: int, *, timing: bool) -> list[torch.Event]:
         """Creates events and records each once, because torch creates the device's own event only then. Synchronises.
@@ -42,10 +44,6 @@ class TorchDevice:
         """Takes a stream from torch's pool; accelerators know the priorities 0 and -1, which goes first."""
         return torch.Stream(self._device, priority=priority)
 
-    def is_capturing(self) -> bool:
-        """Whether the calling thread captures a graph; False for accelerators that do not know."""
-        return self._is_capturing is not None and bool(self._is_capturing())
-
     def adopt_thread(self) -> None:
         """Makes it the calling thread's current device."""
         if hasattr(torch.accelerator, "set_device_index"):
@@ -53,14 +51,21 @@ class TorchDevice:
         else:  # before torch 2.8
             torch.accelerator.set_device_idx(self._device)
 
-    def make_buffer(self, number: int) -> torch.Tensor:
-        """Pinned memory, float32."""
-        return torch.full((number,), float("nan"), dtype=torch.float32).pin_memory()
+    def make_buffer(self, number: int) -> list[torch.Tensor]:
+        """Pinned memory, float32: a tensor without dimensions for each number, so that no step has to take it out."""
+        return list(torch.full((number,), float("nan"), dtype=torch.float32).pin_memory().unbind())
 
     def holds(self, value: Any) -> bool:
         """Whether a value is a tensor on an accelerator: this one, or another that reading would wait for as well."""
         return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
-    def copy_scalar(self, value: Any, buffer: torch.Tensor, position: int) -> None:
+    def copy_scalar(self, value: Any, buffer: Sequence[torch.Tensor], position: int) -> None:
         """Copies a tensor of one element behind the current stream's work, without waiting for it."""
-        buffer[position].copy_(value.reshape(()), non_blocking=True)
+        buffer[position].copy_(value.reshape(()) if value.dim() else value, non_blocking=True)
+
+
+def _find_capture_test(device: torch.device) -> Callable[[], bool]:
+    if device.type == "cuda" and hasattr(torch._C, "_cuda_isCurrentStreamCapturing"):
+        test: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing  # asked at every stamp, so without a detour
+        return test
+    return getattr(torch.get_device_module(device), "is_current_stream_capturing", lambda: False)

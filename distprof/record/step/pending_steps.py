@@ -121,19 +121,24 @@ class DeviceSteps:
         try:
             if self._device is None or not self._device.is_capturing():
                 return False
-        except Exception as error:  # flat: asked at every stamp
+        except Exception as error:  # flat: for every collective
             self._boundary.fail(error)
-        self._captures = True
-        self.times_collectives = False
+        self._captures, self.times_collectives = True, False
         return True
 
     def stamp(self) -> None:
         """Records an event on the compute stream, even if another one is current, and reads some of older steps."""
-        if self._open is None or self._ring is None or self._captures or self.captures():
+        if self._open is None or self._ring is None or self._device is None or self._captures:
             return
         try:
+            if self._device.is_capturing():
+                self._captures, self.times_collectives = True, False
+                return
             self._short = self._short or not self._ring.stamp(self._open, self._stream)
-            self._read_due(READS_PER_STAMP)
+            self._due += READS_PER_STAMP
+            if self._due >= READS_AT_ONCE and self._num_done:
+                self._due = 0
+                self._read(READS_AT_ONCE)
         except Exception as error:  # flat: at every change of phase
             self._boundary.fail(error)
 
@@ -146,7 +151,7 @@ class DeviceSteps:
         now_ns = self._now()
         try:
             self._crowded_out += not self._ring.begin_collective(self._open, position)
-            self._read_due(2 * READS_PER_STAMP)
+            self._due += 2 * READS_PER_STAMP  # the next stamp reads them
         except Exception as error:  # flat: for every collective
             self._boundary.fail(error)
         self.stride.spend(self._now() - now_ns, collectives=1)
@@ -277,12 +282,6 @@ class DeviceSteps:
         if self._anchors is None or not self._anchors.is_due(self._now()):
             return None
         return self._boundary.run(self._anchors.probe)
-
-    def _read_due(self, more: int) -> None:
-        self._due += more
-        if self._due >= READS_AT_ONCE and self._num_done and not self._device.is_capturing():  # type: ignore[union-attr]
-            self._due = 0
-            self._read(READS_AT_ONCE)
 
     def _read(self, most: int, *, wait: bool = False) -> bool:
         """Reads at most so many times of steps that the device has finished; returns whether one is not there yet."""

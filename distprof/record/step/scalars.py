@@ -104,6 +104,8 @@ def _unwrap_scalar(value: Any) -> Any:
     Raises:
         ValueError: It is no scalar, or the ranks would have to communicate.
     """
+    if type(value) is torch.Tensor and value.numel() == 1:
+        return value.detach() if value.requires_grad else value
     placements = getattr(value, "placements", None)
     if placements is not None:  # a DTensor, such as what clip_grad_norm_ returns under FSDP2
         if not all(placement.is_replicate() for placement in placements):

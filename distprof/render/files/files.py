@@ -10,6 +10,7 @@ from typing import Any
 
 from distprof.analyze.summary.mesh import name_groups
 from distprof.analyze.summary.page import measure_page
+from distprof.errors import describe_error
 from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
@@ -72,6 +73,8 @@ def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> W
             write(folder / name)
         except OSError as error:
             failures[name] = error.strerror or str(error)
+        except Exception as error:  # a page that cannot be drawn of this run must not cost the figures of it
+            failures[name] = describe_error(error)
     names = [name for name in writers if name not in failures]
     reasons = ", ".join(dict.fromkeys(failures.values()))
     problem = f"{', '.join(failures)} could not be written ({reasons})" if failures else None

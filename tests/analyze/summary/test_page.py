@@ -14,7 +14,7 @@ from distprof.analyze.summary.page import MAX_CELLS, MAX_COLUMNS, MAX_ROWS, meas
 from distprof.analyze.summary.who_waits import MAX_ROWS as MAX_LAST
 from distprof.analyze.summary.who_waits import measure_who_waits
 from distprof.facts.mesh import RankGroup
-from distprof.facts.run import Phase, Run
+from distprof.facts.run import Clock, Phase, Run
 from distprof.report.page_report import PageReport
 from tests.factories import MS, make_run, make_shadow_stall
 
@@ -104,3 +104,47 @@ def test_of_many_ranks_those_waited_for_most_have_rows() -> None:
     assert waits is not None and waits.each == 2 and waits.stood_ns.shape[1] == 20
     assert len(waits.last) == MAX_LAST + 1 and waits.last[-1] is None
     assert (np.diff(waits.stood_ns[:MAX_LAST].sum(axis=1)) <= 0).all()
+
+
+LATE = Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS)
+
+
+def mark_unseen(run: Run) -> Run:
+    """The same with tables on the device clock in which nobody was seen to arrive or to end, as over gloo on a GPU."""
+    tables = tuple(
+        replace(
+            item, clock=Clock.DEVICE, arrival_ns=np.full_like(item.arrival_ns, np.nan),
+            end_ns=np.full_like(item.end_ns, np.nan),
+        )
+        for item in run.collectives
+    )  # fmt: skip
+    return replace(run, device_collectives=tables)
+
+
+def test_collectives_on_a_device_that_nobody_saw_end_leave_the_hosts_waits_as_they_are() -> None:
+    run = simulate(
+        SimulatedJob(num_ranks=3, num_steps=40, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS),)), seed=3
+    ).run
+    plain, unseen = (measure_who_waits(choose_measured_steps(each)) for each in (run, mark_unseen(run)))
+    assert plain is not None and unseen is not None and plain.last == unseen.last
+    np.testing.assert_array_equal(plain.stood_ns, unseen.stood_ns)
+    report = analyze(mark_unseen(run))
+    assert report.bandwidths == () and report.waits == analyze(run).waits
+    assert any("host stamps" in source for source in report.coverage.sources)
+
+
+def test_steps_in_which_a_wait_is_not_known_do_not_count_as_steps_without_one() -> None:
+    run = simulate(
+        SimulatedJob(num_ranks=2, num_steps=40, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS),)), seed=3
+    ).run
+    (table,) = run.collectives
+    took_ns = np.where(np.arange(2) == 1, 5.0 * MS, 25.0 * MS)[:, None, None] + np.zeros_like(table.arrival_ns)
+    timed = replace(table, clock=Clock.DEVICE, end_ns=table.arrival_ns + took_ns, exposed_ns=took_ns)
+    half = timed.end_ns.copy()
+    half[0, ::2, -1] = np.nan  # the last one of every other step
+    whole, part = (
+        measure_who_waits(choose_measured_steps(replace(run, device_collectives=(replace(timed, end_ns=end_ns),))))
+        for end_ns in (timed.end_ns, half)
+    )
+    assert whole is not None and part is not None and np.isfinite(part.stood_ns).all()
+    np.testing.assert_allclose(part.stood_ns, whole.stood_ns, rtol=0.01)  # of half as many steps
