@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
+from distprof.record.step.collective_log import ON_DEVICE
+from distprof.record.step.recorder import KIND_CODE
 
 STEP_NS = 100_000_000
 """The step that costs are compared with."""
@@ -30,6 +32,7 @@ SHARDS = 3 * UNITS
 PHASES = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
 _CODES = tuple(PHASE_CODE[phase] for phase in PHASES)
 _FORWARD, _BACKWARD = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD]
+_ALL_REDUCE = KIND_CODE[CollectiveKind.ALL_REDUCE]
 _GATHER, _REDUCE = PHASE_CODE[Phase.ALL_GATHER], PHASE_CODE[Phase.ALL_REDUCE]
 
 
@@ -198,9 +201,8 @@ def run_fsdp(recorder: Any, number: int) -> None:
 def _reduce(recorder: Any, code: int) -> None:
     if code == _BACKWARD:
         for _ in range(BUCKETS):
-            recorder.discard_mark()
-            ticket = recorder.begin_collective(CollectiveKind.ALL_REDUCE, 1 << 25, on_device=True)
-            recorder.mark(_REDUCE, ticket)
+            ticket = recorder.begin_bucket(_ALL_REDUCE, 1 << 25, 0, ON_DEVICE)
+            recorder.mark_tail(ticket)
             recorder.end_on_device(ticket)
 
 

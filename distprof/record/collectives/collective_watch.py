@@ -264,7 +264,7 @@ class CollectiveWatch(_PartOfSteps):
         if on_device and self.bucket is None and timed.times_collectives and not timed.captures():
             end = self.recorder.end_on_device
             try:
-                work.get_future().then(lambda _: end(ticket))  # runs in a stream that waits for the collective
+                self.recorder.on_device.follow(work, lambda _: end(ticket))
             except RuntimeError:  # a backend without futures: its end stays unknown
                 return
 

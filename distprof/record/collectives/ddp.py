@@ -88,7 +88,7 @@ class _Reductions:
             if ticket >= 0:
                 work.get_future().add_done_callback(functools.partial(self.end, ticket))
         elif recorder.on_device.times_collectives and not recorder.on_device.captures():
-            work.get_future().then(functools.partial(self.end, ticket))
+            recorder.on_device.follow(work, functools.partial(self.end, ticket))
 
     def end(self, ticket: int | None, future: Any = None) -> None:
         """The bucket has been reduced: on the host now, on a device in a stream that waits for it. On any thread."""

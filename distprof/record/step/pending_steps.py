@@ -91,13 +91,13 @@ class DeviceSteps:
         """A device that fails costs device times, and training meets the error by itself. Once this is switched off,
         nothing is asked of the device any more."""
         self._why_stopped = ""
-        self._without_room = self._crowded_out = self._unread = self._captured = 0
-        self._captures = False  # a graph is, or was, captured in the open step
+        self._without_room = self._crowded_out = self._unread = self._captured = self._unforeseen = 0
+        self._captures = self._missed = False  # a graph is, or was, captured in the open step; a stamp is missing
         self._thread = get_ident()
 
     def open(self, step: int) -> bool:
         """Begins a step; the current stream becomes its compute stream. False: it gets no device times."""
-        self._open, self._captures, self._thread = None, False, get_ident()
+        self._open, self._captures, self._missed, self._thread = None, False, False, get_ident()
         if self._ring is None or not self._boundary.on or self._device is None or self.captures():
             return False
         self._short = False
@@ -142,6 +142,10 @@ class DeviceSteps:
         except Exception as error:  # flat: at every change of phase
             self._boundary.fail(error)
 
+    def miss(self) -> None:
+        """A segment of the open step has begun without a stamp: the step gets no device times."""
+        self._missed = True
+
     def begin_collective(self, position: int) -> None:
         """Marks on the current stream that it is ready for a collective, given by its position in the step."""
         if self._open is None or self._ring is None or not self._open.collectives or self._short or position < 0:
@@ -160,11 +164,16 @@ class DeviceSteps:
         """Marks its end on the current stream, which waits for it. May be called on another thread."""
         if self._ring is None or not self.times_collectives or self.captures():
             return
-        now_ns = self._now()
         try:
             self._ring.end_collective(position)
         except Exception as error:  # flat: for every collective
             self._boundary.fail(error)
+
+    def follow(self, work: Any, end: Callable[[Any], None]) -> None:
+        """Has something called in a stream that waits for a collective, given by torch's handle of it. What torch takes
+        for that, a future, a stream and an event, is most of what timing it costs."""
+        now_ns = self._now()
+        work.get_future().then(end)
         self.stride.spend(self._now() - now_ns)
 
     def close(self, record: StepRecord, scalars: tuple[Any, Any]) -> None:
@@ -186,7 +195,9 @@ class DeviceSteps:
         self.stamp()
         events, self._open, self.times_collectives = self._open, None, False
         self._captured += self._captures
-        whole = events is not None and not (self._short or self._captures) and record.segments_lost == 0
+        self._unforeseen += self._missed
+        lacking = self._short or self._captures or self._missed or record.segments_lost
+        whole = events is not None and not lacking
         anchor = None
         if events is not None and self._ring is not None:
             self._ring.close(events)
@@ -250,6 +261,8 @@ class DeviceSteps:
             f"{self._crowded_out} collective(s) found no free event and are not timed on the device": self._crowded_out,
             f"{self._captured} step(s) captured a graph of the device and have no device times; what a graph holds is "
             "not recorded, and its replay is a part of the phase around it": self._captured,
+            f"{self._unforeseen} step(s) ended a backward with another bucket of gradients than the steps before and "
+            "have no device times": self._unforeseen,
             f"the device had not finished {self._unread} step(s) when recording ended: they have host times only":
                 self._unread,
             self._why_stopped: self._why_stopped,

@@ -14,6 +14,7 @@ from typing import Any
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
+from distprof.record.step.last_buckets import LastBuckets
 from distprof.record.step.operation_log import OperationLog
 from distprof.record.step.pauses import Pauses
 from distprof.record.step.pending_steps import NUM_EVENTS, DeviceSteps
@@ -56,6 +57,7 @@ class Recorder:
         """The open step's segments."""
         self._issued, self._operations = CollectiveLog(), OperationLog()
         self._interrupted: tuple[int, int] | None = None
+        self._last_buckets = LastBuckets()
         self._tail: tuple[int, int] | None = None
         """(host ns, ticket) of a wait for a bucket of gradients, which lasts from then on unless another bucket
         follows. None: there is none, or it is a segment already."""
@@ -105,6 +107,7 @@ class Recorder:
             self.end_step(failed=True)
         while self._before_step:
             self._before_step.pop(0)()
+        self._last_buckets.begin_step()
         self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
@@ -175,9 +178,7 @@ class Recorder:
     def mark(self, code: int, ticket: int = -1) -> None:
         """Starts a segment of another phase inside the running one, until `resume` or until the running one is closed.
 
-        Args:
-            code: The phase.
-            ticket: The collective that the segment waits for. -1: none in particular.
+        ``ticket``: the collective that the segment waits for. -1: none in particular.
         """
         if self.recording:
             if self._tail is not None:
@@ -233,8 +234,9 @@ class Recorder:
     def discard_mark(self) -> None:
         """Discards an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline, last = self.timeline, self.timeline.count - 1
+        self._last_buckets.discard()
         if self._tail is not None:
-            self._tail, timeline.room = None, MAX_SEGMENTS - 1
+            self._tail, timeline.room = None, 0 if self._stamping else MAX_SEGMENTS - 1
         elif self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
             self._issued.discard_wait(last)
             timeline.discard_segment(merge=not self._stamping)  # a device has stamped both
@@ -244,9 +246,10 @@ class Recorder:
     def mark_tail(self, ticket: int) -> None:
         """As `mark` with the phase all_reduce, for a bucket of gradients that may be the last one of a backward.
 
-        Unless a phase begins or ends before `discard_mark`, it leaves no trace. On a device it is a mark like others.
+        Unless a phase begins or ends before `discard_mark`, it leaves no trace. On a device it is a mark like others if
+        backwards have ended with it before; a step in which another one turns out to be the last has no device times.
         """
-        if not self.recording or self._stamping or self.ranges is not None:
+        if not self.recording or self.ranges is not None or (self._stamping and self._last_buckets.issue()):
             self.mark(ALL_REDUCE, ticket)
             return
         timeline = self.timeline
@@ -352,11 +355,7 @@ class Recorder:
     def begin_held(self, kind: int, size_bytes: int, group: int, code: int) -> int:
         """A collective in which the host waits, issued and waited for from one moment on: `log_collective` and `mark`.
 
-        Args:
-            kind: Index into `KINDS`.
-            size_bytes: As for `begin_collective`.
-            group: Code of its process group.
-            code: The phase of the wait.
+        Arguments are those of `log_collective`; ``code`` is the phase of the wait.
         """
         log, timeline = self._issued, self.timeline
         segment, position = timeline.count, len(log.flags)
@@ -397,9 +396,7 @@ class Recorder:
                 only `ON_DEVICE` counts.
         """
         timeline, log = self.timeline, self._issued
-        if self._tail is not None:
-            self._tail, timeline.room = None, MAX_SEGMENTS - 1
-        elif timeline.codes[timeline.count - 1] != timeline.phase:
+        if self._tail is not None or timeline.codes[timeline.count - 1] != timeline.phase:
             self.discard_mark()
         phase, position = timeline.phase, len(log.flags)
         if phase == OTHER or not self.recording:
@@ -460,7 +457,10 @@ class Recorder:
         """The wait for a bucket is a segment: what follows is no other bucket."""
         assert self._tail is not None
         (began_ns, ticket), self._tail, timeline = self._tail, None, self.timeline
-        timeline.room = MAX_SEGMENTS - 1
+        if self._stamping:
+            self.on_device.miss()
+        else:
+            timeline.room = MAX_SEGMENTS - 1
         timeline.insert(ALL_REDUCE, began_ns)
         self._note_wait(ticket)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -204,12 +206,23 @@ def test_an_end_that_comes_after_its_step_is_not_taken_for_one_of_the_next() -> 
         assert record.device_times is not None and record.device_times.end_ns == [None]
 
 
+class Handle:
+    """A collective whose work the device has been given: torch calls at once what is to follow it."""
+
+    def get_future(self) -> Handle:
+        return self
+
+    def then(self, end: Callable[[Any], None]) -> None:
+        end(self)
+
+
 def test_the_stride_follows_what_timing_costs_and_is_a_power_of_two() -> None:
     rank = Streams(every=None, launch_ns=2 * US)
     for step in range(40):
         rank.begin(step)
         for _ in range(4):  # two events each, of 2 us: 16 us a step
-            rank.recorder.end_on_device(rank.recorder.begin_collective(GATHER, 64, on_device=True))
+            ticket = rank.recorder.begin_collective(GATHER, 64, on_device=True)
+            rank.recorder.on_device.follow(Handle(), lambda _, ticket=ticket: rank.recorder.end_on_device(ticket))
         rank.device.clock.advance(MS)  # 1.6 %, of which 0.3 % are allowed
         rank.recorder.end_step()
     timed = [record.step for record in rank.finish() if record.device_times is not None]
