@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -16,7 +17,8 @@ from distprof import __version__
 from distprof.cli.doctor import machine, software
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
-from distprof.cli.options import add_width
+from distprof.cli.doctor.suspects import MOST_SECONDS, probe
+from distprof.cli.options import add_number, add_width, require_folder, write_file
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK
 from distprof.render.units import clean_text
@@ -24,14 +26,22 @@ from distprof.render.units import clean_text
 DESCRIPTION = """\
 Checks the installed software, the devices, environment variables that slow a job down or distort what is measured, and
 the limits of this machine. It changes nothing. Run it on every host, in the environment that the job will have.
+
+With --suspects, under torchrun and where no training runs, it measures these ranks and two healthy ones, one after the
+other: matrix products, copies, and exchanges between them. It says whether it is the device, the host or the link, or
+that nothing differs beyond the spread of the repeated measurements.
 """
 EPILOG = """\
 examples:
   distprof doctor
   distprof doctor --runs-dir /scratch/runs       checks that folder's disk
   distprof doctor --json > doctor.json
+  torchrun --nproc-per-node 4 -m distprof doctor --suspects 1 --seconds 5
+  torchrun ... -m distprof doctor --suspects 5,7 --json probes.json
 
-Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage.
+Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage. With
+--suspects: 0 measured, whatever it says; 1 a rank has ended, does not answer in
+time or could not measure; 2 usage. torchrun ends with 1 for both.
 """
 SCHEMA = "distprof.doctor/1.0"
 WIDE_COLUMNS = 140
@@ -61,17 +71,39 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--json", type=Path, nargs="?", const=True, metavar="FILE",
+        help="print the results as JSON, or write them to this file",
+    )  # fmt: skip
     parser.add_argument(
         "--runs-dir", default="runs", metavar="FOLDER", help="where runs will be written (default: runs)"
     )
+    parser.add_argument("--suspects", metavar="RANK,RANK", help="measure these ranks against two healthy ones")
+    parser.add_argument(
+        "--references", metavar="RANK,RANK",
+        help="the two healthy ranks (default: one on the first suspect's host and one on another, if there are such)",
+    )  # fmt: skip
+    add_number(
+        parser, "--seconds", least=1, most=MOST_SECONDS, default=5, metavar="N",
+        help="about how long --suspects measures (default: 5)",
+    )  # fmt: skip
     add_width(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks this machine and shows the results; returns the exit code."""
+    """Checks this machine and shows the results, or probes suspects; returns the exit code.
+
+    Raises:
+        DistprofError: See `probe`; or an option is wrong.
+    """
+    if options.suspects is not None:
+        return probe(options)
+    file = options.json if isinstance(options.json, Path) else None
+    require_folder(file)
     results = _clean(run_checks(gather_facts(options.runs_dir)), secret_values())
-    if options.json:
+    if file is not None:
+        write_file(file, f"{to_json(results)}\n", "--json")
+    elif options.json:
         print(to_json(results))
     else:
         show(results, Console(width=options.width, highlight=False))

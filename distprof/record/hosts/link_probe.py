@@ -134,16 +134,31 @@ class _Prober:
 
 
 def _echo(group: dist.ProcessGroup) -> None:
-    """The other side: sends back what it is asked for, until it is asked for nothing."""
-    buffer = torch.zeros(HOST_LARGE_BYTES, dtype=torch.uint8)
-    order, done = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    echo(
+        lambda buffer: group.send([buffer], 0, 0).wait(),
+        lambda buffer: group.recv([buffer], 0, 0).wait(),
+        torch.zeros(HOST_LARGE_BYTES, dtype=torch.uint8),
+    )
+
+
+def echo(
+    send: Callable[[torch.Tensor], object], receive: Callable[[torch.Tensor], object], buffer: torch.Tensor
+) -> None:
+    """The other side of exchanges: sends back what it is asked for and takes as much, until it is asked for nothing.
+
+    Args:
+        send: Sends to the rank that asks.
+        receive: Receives from it. What it has received can be read at once.
+        buffer: Bytes, at least as many as are asked for, where ``send`` and ``receive`` take their data.
+    """
+    order, done = (torch.zeros(1, dtype=torch.int64, device=buffer.device) for _ in range(2))
     while True:
-        group.recv([order], 0, 0).wait()
+        receive(order)
         if int(order) == 0:
             return
-        group.send([buffer[: int(order)]], 0, 0).wait()
-        group.recv([buffer[: int(order)]], 0, 0).wait()
-        group.send([done], 0, 0).wait()
+        send(buffer[: int(order)])
+        receive(buffer[: int(order)])
+        send(done)
 
 
 def probe_device_links(

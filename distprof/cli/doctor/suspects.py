@@ -1,0 +1,98 @@
+"""``distprof doctor --suspects``: measures suspected ranks against two healthy ones, and says what it is."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from distprof import __version__
+from distprof.analyze.judge_probes import judge_probes
+from distprof.cli.options import require_folder, write_figures
+from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
+from distprof.facts.probes import PROBES_SCHEMA
+from distprof.render.sections.probes import describe_probes, show_probes
+from distprof.render.terminal.terminal import render_sections
+
+JOIN_S = 120.0
+"""How long ranks wait for each other at the start: importing torch from a slow disk takes that long."""
+MOST_SECONDS, MOST_SUSPECTS = 60, 16
+GRACE_S = 120.0
+"""After twice the seconds asked for and so much more, a rank that still waits, such as in NCCL, ends itself."""
+
+
+def read_ranks(text: str, option: str) -> tuple[int, ...]:
+    """Global ranks, in ascending order.
+
+    Raises:
+        UsageError: They are no numbers, or one stands there twice.
+    """
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 8 for part in parts):
+        raise UsageError(f"{option} {text}: must be ranks, separated by commas, such as 1,3")
+    ranks = sorted(map(int, parts))
+    if len({*ranks}) < len(ranks):
+        raise UsageError(f"{option} {text}: names a rank twice")
+    return tuple(ranks)
+
+
+def probe(options: argparse.Namespace) -> int:
+    """Joins the other ranks, measures, and shows and writes what it is on rank 0; returns the exit code.
+
+    Raises:
+        DistprofError: A rank has gone or does not answer, or an option is wrong.
+    """
+    from distprof.record.hosts.suspect_probe import probe_suspects  # torch
+    from distprof.world import join, leave, read_identity
+
+    identity = read_identity()
+    suspects = read_ranks(options.suspects, "--suspects")
+    references = () if options.references is None else read_ranks(options.references, "--references")
+    _check(suspects, references, identity.world_size)
+    file = options.json if isinstance(options.json, Path) else None
+    require_folder(file)
+    world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
+    timer = threading.Timer(2 * options.seconds + GRACE_S, _end_now, [world.rank])
+    timer.daemon = True
+    timer.start()
+    try:
+        measured = probe_suspects(world, suspects, references, seconds=options.seconds)
+    finally:
+        leave()
+        timer.cancel()
+    if measured is None:
+        return EXIT_OK
+    report = judge_probes(measured)
+    document = {
+        "schema": PROBES_SCHEMA, "distprof_version": __version__, **dataclasses.asdict(measured),
+        "sentence": describe_probes(report), "report": dataclasses.asdict(report),
+    }  # fmt: skip
+    if file is not None:
+        write_figures(file, document)
+    render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
+    return EXIT_OK
+
+
+def _check(suspects: tuple[int, ...], references: tuple[int, ...], size: int) -> None:
+    if size < 3:
+        raise UsageError(
+            f"--suspects needs a suspect and two other ranks, not {size} in all: start it with torchrun"
+        )
+    if len(suspects) > MOST_SUSPECTS:
+        raise UsageError(f"--suspects names {len(suspects)} ranks: {MOST_SUSPECTS} at most")
+    if wrong := [rank for rank in (*suspects, *references) if rank >= size]:
+        raise UsageError(f"rank {wrong[0]} does not exist: there are {size} ranks, counted from 0")
+    if references and (len(references) != 2 or {*references} & {*suspects}):
+        raise UsageError("--references must name two ranks that are no suspects")
+    if size - len(suspects) < 2:
+        raise UsageError(f"--suspects leaves {size - len(suspects)} of {size} ranks: two are needed to compare with")
+
+
+def _end_now(rank: int) -> None:
+    print(f"distprof: rank {rank}: the probes did not end in time: a rank has gone, or a link is down", file=sys.stderr)
+    os._exit(EXIT_FAILED)
