@@ -30,14 +30,14 @@ from distprof.world import World, collect_texts
 
 ROUNDS = 15
 """Enough to tell a rank that is slowest in all of them, or in all but one, from chance, among many suspects."""
-LATE_FACTOR = 2.0
+LATE_FACTOR = 3.0
 """After so many times the time asked for no further round begins: links may be slower than the plan."""
 ANSWER_S = 30.0
 """A rank that does not answer for so long has gone: more than any turn takes, with what connecting needs."""
 COPY_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Beyond what caches hold, by the memory that is copied."""
 SMALL_BYTES, LARGE_BYTES = 256 * 2**10, {"gloo": 4 * 2**20, "nccl": 64 * 2**20}
-"""The message of an exchange where the large one would take longer than a turn, and the usual one."""
+"""The message of all exchanges where some link is so slow that the large one would take too long; and the usual one."""
 NUM_PINGS = 20
 LAUNCHED = {"cpu": 1, "cuda": 8}
 """Pieces of work between two readings of the clock: on a GPU several, so that launching them is not what is timed."""
@@ -97,7 +97,7 @@ def probe_suspects(
         world: This process among the ranks; it has joined the default group.
         suspects: Global ranks.
         references: Two other ranks. Empty: see `choose_references`.
-        seconds: How long everything takes together, about; twice as long at most, and preparations.
+        seconds: How long everything takes together, about; three times as long at most, and preparations.
 
     Returns:
         The measurements on rank 0, None elsewhere.
@@ -121,14 +121,15 @@ def probe_suspects(
         raise DistprofError(f"the ranks do not all answer: {read_first_line(error)}") from error
     worker = _Worker(group, world)
     if world.rank != 0:
-        return _obey(group, worker, limit_s=LATE_FACTOR * seconds + 2 * ANSWER_S)
+        _obey(group, worker, limit_s=LATE_FACTOR * seconds + 2 * ANSWER_S)
+        return None
     conductor = _Conductor(group, worker, world.size)
     takers, pairs = sorted({*suspects, near, far}), list(_list_pairs(suspects, near, far))
     alone = _ALONE if world.device.type == "cuda" else _ALONE[:2]
     budget_ns = round(seconds * 1e9 / ((1 + ROUNDS) * (len(takers) * len(alone) + len(pairs))))
-    names = FIGURES[: len(alone)]
+    figures = [*zip(FIGURES[: len(alone)], alone, strict=True)]
     try:
-        rounds = list(_conduct(conductor, takers, alone, pairs, budget_ns, seconds))
+        rounds = list(_conduct(conductor, takers, alone, pairs, budget_ns, seconds, LARGE_BYTES[world.backend]))
     except BaseException:
         conductor.dismiss(Turn.ABANDON)
         raise
@@ -139,7 +140,7 @@ def probe_suspects(
         ranks=tuple(
             ProbedRank(
                 rank=rank, host=hosts[rank], device=devices[rank],
-                **{name: tuple(each.alone[rank, turn] for each in rounds) for name, turn in zip(names, alone, strict=True)},
+                **{name: tuple(each.alone[rank, turn] for each in rounds) for name, turn in figures},
             )
             for rank in takers
         ),
@@ -174,18 +175,21 @@ def _conduct(
     pairs: Sequence[tuple[int, int]],
     budget_ns: int,
     seconds: float,
+    large_bytes: int,
 ) -> Iterator[_Round]:
     """The rounds. The first one warms up and is left out."""
-    begin_s = math.inf
+    begin_s, size = math.inf, SMALL_BYTES
     for number in range(1 + ROUNDS):
         if time.monotonic() - begin_s > LATE_FACTOR * seconds:
             return
         measured = {(rank, turn): conductor.measure(rank, turn, budget_ns) for turn in alone for rank in takers}
-        exchanged = {pair: conductor.exchange(*pair, budget_ns) for pair in pairs}
+        exchanged = {pair: conductor.exchange(*pair, budget_ns, size) for pair in pairs}
         if number:
             yield _Round(measured, exchanged)
         else:
             begin_s = time.monotonic()
+            round_s = sum(large_bytes / speed for _, *ways in exchanged.values() for speed in ways)
+            size = large_bytes if round_s * ROUNDS < seconds / 2 else SMALL_BYTES
 
 
 class _Conductor:
@@ -193,24 +197,24 @@ class _Conductor:
 
     def __init__(self, group: dist.ProcessGroup, worker: _Worker, size: int) -> None:
         self._group, self._worker, self._others = group, worker, [*range(1, size)]
-        self._own = (Turn.END, -1, 0)
+        self._own = (Turn.END, -1, 0, 0)
 
     def measure(self, rank: int, turn: Turn, budget_ns: int) -> float:
         """One figure of one rank."""
-        self._order(rank, turn, -1, budget_ns)
+        self._order(rank, turn, -1, budget_ns, 0)
         return self._await(rank, f"could not measure its {_name(turn)}")[0]
 
-    def exchange(self, rank: int, peer: int, budget_ns: int) -> list[float]:
-        """Latency, ns, and bytes per second there and back, on the clock of the lower rank."""
-        self._order(peer, Turn.ECHO, rank, budget_ns)
-        self._order(rank, Turn.EXCHANGE, peer, budget_ns)
+    def exchange(self, rank: int, peer: int, budget_ns: int, size: int) -> list[float]:
+        """Latency, ns, and bytes per second there and back, on the clock of the lower rank, by messages of one size."""
+        self._order(peer, Turn.ECHO, rank, budget_ns, size)
+        self._order(rank, Turn.EXCHANGE, peer, budget_ns, size)
         found = self._await(rank, f"could not exchange data with rank {peer}")
         self._await(peer, f"could not exchange data with rank {rank}")
         return found
 
     def dismiss(self, turn: Turn) -> None:
         """Lets all other ranks end, as far as they are there."""
-        orders = [(self._send(rank, turn, -1, 0)) for rank in self._others]
+        orders = [(self._send(rank, turn, -1, 0, 0)) for rank in self._others]
         for work in orders:
             try:
                 work.wait(timedelta(seconds=1))
@@ -220,12 +224,12 @@ class _Conductor:
     def _send(self, rank: int, *order: int) -> dist.Work:
         return self._group.send([torch.tensor(order)], rank, _ORDER_TAG)
 
-    def _order(self, rank: int, turn: Turn, peer: int, budget_ns: int) -> None:
-        self._own = (turn, peer, budget_ns)
+    def _order(self, rank: int, turn: Turn, peer: int, budget_ns: int, size: int) -> None:
+        self._own = (turn, peer, budget_ns, size)
         if rank == 0:
             return
         try:
-            self._send(rank, turn, peer, budget_ns).wait(timedelta(seconds=ANSWER_S))
+            self._send(rank, *self._own).wait(timedelta(seconds=ANSWER_S))
         except RuntimeError as error:
             raise self._lose(rank, error) from error
 
@@ -253,16 +257,16 @@ class _Conductor:
 
 def _obey(group: dist.ProcessGroup, worker: _Worker, *, limit_s: float) -> None:
     """The other ranks' side: does what rank 0 says until it says that all is over."""
-    order = torch.zeros(3, dtype=torch.int64)
+    order = torch.zeros(4, dtype=torch.int64)
     try:
         while True:
             group.recv([order], 0, _ORDER_TAG).wait(timedelta(seconds=limit_s))
-            turn, peer, budget_ns = order.tolist()
+            turn, *rest = order.tolist()
             if turn == Turn.END:
                 return
             if turn == Turn.ABANDON:
                 raise DistprofError("rank 0 has given up: its own line says why")
-            answer = worker.do(Turn(turn), peer, budget_ns)
+            answer = worker.do(Turn(turn), *rest)
             group.send([answer], 0, _ORDER_TAG).wait(timedelta(seconds=ANSWER_S))
     except RuntimeError as error:
         raise DistprofError(f"rank 0 has ended, or did not answer: {read_first_line(error)}") from error
@@ -274,18 +278,16 @@ class _Worker:
     def __init__(self, group: dist.ProcessGroup, world: World) -> None:
         self._group, self._world, self._device = group, world, world.device
         self._works: dict[Turn, tuple[Work, float]] = {}
-        self._sizes: dict[int, int] = {}
-        """The message of exchanges with each peer."""
         self._buffer: torch.Tensor | None = None
 
-    def do(self, turn: Turn, peer: int, budget_ns: int) -> torch.Tensor:
+    def do(self, turn: Turn, peer: int, budget_ns: int, size: int) -> torch.Tensor:
         """Whether it could, and up to three figures; a failure is said on standard error, and raises nothing."""
         try:
             if turn is Turn.ECHO:
                 echo(*self._connect(peer), self._take_buffer())
                 figures = []
             elif turn is Turn.EXCHANGE:
-                figures = self._exchange(peer, budget_ns)
+                figures = self._exchange(peer, budget_ns, size)
             else:
                 figures = [self._sustain(turn, budget_ns)]
         except RuntimeError as error:
@@ -309,26 +311,22 @@ class _Worker:
             took_ns = time.monotonic_ns() - begin_ns
         return size * count * 1e9 / max(took_ns, 1)
 
-    def _exchange(self, peer: int, budget_ns: int) -> list[float]:
+    def _exchange(self, peer: int, budget_ns: int, size: int) -> list[float]:
         buffer, (send, receive) = self._take_buffer(), self._connect(peer)
 
-        def transfer(size: int) -> tuple[int, int]:
-            order, done = (torch.full((1,), size, dtype=torch.int64, device=buffer.device) for _ in range(2))
+        def transfer(number: int) -> tuple[int, int]:
+            order, done = (torch.full((1,), number, dtype=torch.int64, device=buffer.device) for _ in range(2))
             begin_ns = time.monotonic_ns()
             send(order)
-            receive(buffer[:size])
+            receive(buffer[:number])
             middle_ns = time.monotonic_ns()
-            send(buffer[:size])
+            send(buffer[:number])
             receive(done)
             return time.monotonic_ns() - middle_ns, middle_ns - begin_ns
 
         begin_ns = time.monotonic_ns()
         latency_ns = statistics.median(transfer(8)[1] for _ in range(NUM_PINGS)) / 2
-        if peer not in self._sizes:
-            took_ns = min(sum(transfer(SMALL_BYTES)) for _ in range(3))
-            fits = took_ns * buffer.numel() / SMALL_BYTES < budget_ns
-            self._sizes[peer] = buffer.numel() if fits else SMALL_BYTES
-        size, ways = self._sizes[peer], [transfer(self._sizes[peer])]
+        ways = [transfer(size)]
         while time.monotonic_ns() - begin_ns < budget_ns:
             ways.append(transfer(size))
         send(torch.zeros(1, dtype=torch.int64, device=buffer.device))
