@@ -91,28 +91,29 @@ def _summarize(values: Sequence[float]) -> ProbeFigure | None:
 
 def _judge_ranks(probes: SuspectProbes, ranks: dict[int, ProbedRank], alpha: float) -> Iterator[ProbeFinding]:
     """Suspects that fall short by themselves, those of one slow host together."""
-    near_host = {ranks[rank].host for rank in probes.references}
-    found: dict[int, list[_Shortfall]] = {}
+    references = [ranks[rank] for rank in probes.references]
+    near_hosts = {item.host for item in references}
+    shared: dict[str, ProbeFinding] = {}
+    found: dict[str, dict[int, list[_Shortfall]]] = {}
     for suspect in probes.suspects:
-        shared = _find_slow_host(probes, ranks, suspect, alpha)
-        if shared is not None:
-            yield shared
+        host, slow = ranks[suspect].host, _find_slow_host(references, ranks[suspect], alpha)
+        if slow is None:
+            found.setdefault(host, {})[suspect] = _list_shortfalls(ranks[suspect], references, alpha)
+        else:
+            together = {*slow.ranks, *(shared[host].ranks if host in shared else ())}
+            shared[host] = replace(slow, ranks=tuple(sorted(together)))
+    yield from shared.values()
+    for host, members in found.items():
+        common = set.intersection(*({item.figure for item in items} for items in members.values()))
+        if len(members) > 1 and host not in near_hosts and common:
+            figures = [item for items in members.values() for item in items if item.figure in common]
+            yield _make_finding(ProbedPart.HOST, [*members], host, figures)
             continue
-        others = [ranks[rank] for rank in probes.references]
-        found[suspect] = _list_shortfalls(ranks[suspect], others, alpha)
-    for host in dict.fromkeys(ranks[suspect].host for suspect in found):
-        members = [rank for rank in found if ranks[rank].host == host]
-        common = set.intersection(*({item.figure for item in found[rank]} for rank in members))
-        if len(members) > 1 and host not in near_host and common:
-            worst = max(itertools.chain(*(found[rank] for rank in members)), key=lambda item: item.ratio)
-            figures = [item for rank in members for item in found[rank]]
-            yield _make_finding(ProbedPart.HOST, members, host, worst, figures)
-            continue
-        for rank in members:
-            if found[rank]:
-                worst = max(found[rank], key=lambda item: item.ratio)
-                part = ProbedPart.DEVICE if host in near_host else _place(worst.figure, probes.device_type)
-                yield _make_finding(part, [rank], host, worst, found[rank])
+        for rank, items in members.items():
+            if items:
+                finding = _make_finding(ProbedPart.DEVICE, [rank], host, items)
+                alone = host not in near_hosts
+                yield replace(finding, part=_place(finding.figure, probes.device_type)) if alone else finding
 
 
 def _place(figure: str, device_type: str) -> ProbedPart:
@@ -122,28 +123,25 @@ def _place(figure: str, device_type: str) -> ProbedPart:
     return ProbedPart.DEVICE if figure in OF_THE_DEVICE else ProbedPart.HOST
 
 
-def _find_slow_host(
-    probes: SuspectProbes, ranks: dict[int, ProbedRank], suspect: int, alpha: float
-) -> ProbeFinding | None:
+def _find_slow_host(references: Sequence[ProbedRank], suspect: ProbedRank, alpha: float) -> ProbeFinding | None:
     """The suspect's host, if the reference on it is as slow as the suspect against the one on another host."""
-    host = ranks[suspect].host
-    near = [ranks[rank] for rank in probes.references if ranks[rank].host == host]
-    far = [ranks[rank] for rank in probes.references if ranks[rank].host != host]
+    near = [item for item in references if item.host == suspect.host]
+    far = [item for item in references if item.host != suspect.host]
     if len(near) != 1:
         return None
-    both = [_list_shortfalls(item, far, alpha) for item in (ranks[suspect], near[0])]
-    beyond = {item.figure for item in _list_shortfalls(ranks[suspect], near, alpha)}
-    common = {item.figure for item in both[0]} & {item.figure for item in both[1]} - beyond
-    figures = [item for item in both[0] if item.figure in common]
+    own, beside, beyond = (
+        _list_shortfalls(one, others, alpha) for one, others in ((suspect, far), (near[0], far), (suspect, near))
+    )
+    common = {item.figure for item in beside} - {item.figure for item in beyond}
+    figures = [item for item in own if item.figure in common]
     if not figures:
         return None
+    return _make_finding(ProbedPart.HOST, [suspect.rank, near[0].rank], suspect.host, figures)
+
+
+def _make_finding(part: ProbedPart, ranks: Sequence[int], host: str, figures: Sequence[_Shortfall]) -> ProbeFinding:
+    """What is said of the figure that falls short most; the others by name."""
     worst = max(figures, key=lambda item: item.ratio)
-    return _make_finding(ProbedPart.HOST, [suspect, near[0].rank], host, worst, figures)
-
-
-def _make_finding(
-    part: ProbedPart, ranks: Sequence[int], host: str, worst: _Shortfall, figures: Sequence[_Shortfall]
-) -> ProbeFinding:
     others = dict.fromkeys(item.figure for item in figures if item.figure != worst.figure)
     return ProbeFinding(
         part=part, ranks=tuple(sorted(ranks)), host=host, peer=None, figure=worst.figure, median=worst.median,
@@ -201,17 +199,14 @@ def _judge_link(
         beside = [_compare(pair, [base], figure, alpha) for pair in own]
         certain = [item for item in beside if item is not None]
         if len(certain) == len(own):
-            yield _make_link(suspect, ranks, max(certain, key=lambda item: item.ratio), None)
+            yield _make_finding(ProbedPart.LINK, [suspect], ranks[suspect].host, certain)
             return
     for figure, pair in itertools.product(LEAST_RATIO, own if len(own) > 1 else ()):
         single = _compare(pair, [item for item in alike if item is not pair], figure, alpha)
         if single is not None:
-            yield _make_link(suspect, ranks, single, pair.peer if pair.rank == suspect else pair.rank)
+            peer = pair.peer if pair.rank == suspect else pair.rank
+            yield replace(_make_finding(ProbedPart.LINK, [suspect], ranks[suspect].host, [single]), peer=peer)
             return
-
-
-def _make_link(suspect: int, ranks: dict[int, ProbedRank], worst: _Shortfall, peer: int | None) -> ProbeFinding:
-    return replace(_make_finding(ProbedPart.LINK, [suspect], ranks[suspect].host, worst, []), peer=peer)
 
 
 def _compare(pair: ProbedPair, others: Sequence[ProbedPair], figure: str, alpha: float) -> _Shortfall | None:

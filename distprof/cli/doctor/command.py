@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the two healthy ranks (default: one on the first suspect's host and one on another, if there are such)",
     )  # fmt: skip
     add_number(
-        parser, "--seconds", least=2, most=MOST_SECONDS, default=5, metavar="N",
+        parser, "--seconds", least=1, most=MOST_SECONDS, default=5, metavar="N",
         help="about how long --suspects measures (default: 5)",
     )  # fmt: skip
     add_width(parser)

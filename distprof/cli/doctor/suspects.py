@@ -23,7 +23,7 @@ JOIN_S = 120.0
 """How long ranks wait for each other at the start: importing torch from a slow disk takes that long."""
 MOST_SECONDS, MOST_SUSPECTS = 60, 16
 GRACE_S = 120.0
-"""After three times the seconds asked for and so much more, a rank that still waits, such as in NCCL, ends itself."""
+"""So long after the time asked for, a rank that still waits, such as in NCCL, ends itself."""
 
 
 def read_ranks(text: str, option: str) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def probe(options: argparse.Namespace) -> int:
     file = options.json if isinstance(options.json, Path) else None
     require_folder(file)
     world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
-    timer = threading.Timer(3 * options.seconds + GRACE_S, _end_now, [world.rank])
+    timer = threading.Timer(options.seconds + GRACE_S, _end_now, [world.rank])
     timer.daemon = True
     timer.start()
     try:

@@ -30,15 +30,15 @@ from distprof.world import World, collect_texts
 
 ROUNDS = 15
 """Enough to tell a rank that is slowest in all of them, or in all but one, from chance, among many suspects."""
-LATE_FACTOR = 3.0
-"""After so many times the time asked for no further round begins: links may be slower than the plan."""
+MAX_LATE_S = 20.0
+"""So long after the time asked for, no further round begins: busy machines and slow links take longer than planned."""
 ANSWER_S = 30.0
 """A rank that does not answer for so long has gone: more than any turn takes, with what connecting needs."""
 COPY_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Beyond what caches hold, by the memory that is copied."""
 SMALL_BYTES, LARGE_BYTES = 256 * 2**10, {"gloo": 4 * 2**20, "nccl": 64 * 2**20}
 """The message of all exchanges where some link is so slow that the large one would take too long; and the usual one."""
-NUM_PINGS = 20
+MIN_PINGS, MAX_PINGS = 5, 20
 LAUNCHED = {"cpu": 1, "cuda": 8}
 """Pieces of work between two readings of the clock: on a GPU several, so that launching them is not what is timed."""
 _ORDER_TAG, _DATA_TAG = 1, 0
@@ -97,7 +97,7 @@ def probe_suspects(
         world: This process among the ranks; it has joined the default group.
         suspects: Global ranks.
         references: Two other ranks. Empty: see `choose_references`.
-        seconds: How long everything takes together, about; three times as long at most, and preparations.
+        seconds: How long everything takes together, about; on a busy machine up to `MAX_LATE_S` more.
 
     Returns:
         The measurements on rank 0, None elsewhere.
@@ -121,7 +121,7 @@ def probe_suspects(
         raise DistprofError(f"the ranks do not all answer: {read_first_line(error)}") from error
     worker = _Worker(group, world)
     if world.rank != 0:
-        _obey(group, worker, limit_s=LATE_FACTOR * seconds + 2 * ANSWER_S)
+        _obey(group, worker, limit_s=seconds + MAX_LATE_S + 2 * ANSWER_S)
         return None
     conductor = _Conductor(group, worker, world.size)
     takers, pairs = sorted({*suspects, near, far}), list(_list_pairs(suspects, near, far))
@@ -180,7 +180,7 @@ def _conduct(
     """The rounds. The first one warms up and is left out."""
     begin_s, size = math.inf, SMALL_BYTES
     for number in range(1 + ROUNDS):
-        if time.monotonic() - begin_s > LATE_FACTOR * seconds:
+        if time.monotonic() - begin_s > seconds + MAX_LATE_S:
             return
         measured = {(rank, turn): conductor.measure(rank, turn, budget_ns) for turn in alone for rank in takers}
         exchanged = {pair: conductor.exchange(*pair, budget_ns, size) for pair in pairs}
@@ -324,13 +324,17 @@ class _Worker:
             receive(done)
             return time.monotonic_ns() - middle_ns, middle_ns - begin_ns
 
-        begin_ns = time.monotonic_ns()
-        latency_ns = statistics.median(transfer(8)[1] for _ in range(NUM_PINGS)) / 2
+        begin_ns, pings = time.monotonic_ns(), list[float]()
+        while len(pings) < MIN_PINGS or (len(pings) < MAX_PINGS and time.monotonic_ns() - begin_ns < budget_ns / 2):
+            pings.append(transfer(8)[1] / 2)
         ways = [transfer(size)]
         while time.monotonic_ns() - begin_ns < budget_ns:
             ways.append(transfer(size))
         send(torch.zeros(1, dtype=torch.int64, device=buffer.device))
-        return [latency_ns, *(len(ways) * size * 1e9 / max(sum(way), 1) for way in zip(*ways, strict=True))]
+        return [
+            statistics.median(pings),
+            *(len(ways) * size * 1e9 / max(sum(way), 1) for way in zip(*ways, strict=True)),
+        ]
 
     def _take_buffer(self) -> torch.Tensor:
         if self._buffer is None:
