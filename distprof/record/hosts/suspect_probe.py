@@ -7,6 +7,7 @@ what changes on a shared machine meanwhile meets all ranks alike. Use it only wh
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import math
@@ -34,6 +35,8 @@ MAX_LATE_S = 20.0
 """So long after the time asked for, no further round begins: busy machines and slow links take longer than planned."""
 ANSWER_S = 30.0
 """A rank that does not answer for so long has gone: more than any turn takes, with what connecting needs."""
+DISMISS_S = 1.0
+"""How long rank 0 tries to tell each rank that all is over: those that are there only wait for that."""
 COPY_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Beyond what caches hold, by the memory that is copied."""
 SMALL_BYTES, LARGE_BYTES = 256 * 2**10, {"gloo": 4 * 2**20, "nccl": 64 * 2**20}
@@ -89,7 +92,12 @@ def choose_references(hosts: Sequence[str], suspects: Sequence[int]) -> tuple[in
 
 
 def probe_suspects(
-    world: World, suspects: Sequence[int], references: Sequence[int] = (), *, seconds: float
+    world: World,
+    suspects: Sequence[int],
+    references: Sequence[int] = (),
+    *,
+    seconds: float,
+    now_ns: Callable[[], int] = time.monotonic_ns,
 ) -> SuspectProbes | None:
     """Measures suspects and references. Collective over all ranks; synchronises.
 
@@ -98,6 +106,7 @@ def probe_suspects(
         suspects: Global ranks.
         references: Two other ranks. Empty: see `choose_references`.
         seconds: How long everything takes together, about; on a busy machine up to `MAX_LATE_S` more.
+        now_ns: The clock, monotonic, ns.
 
     Returns:
         The measurements on rank 0, None elsewhere.
@@ -119,7 +128,7 @@ def probe_suspects(
             torch.cuda.synchronize()
     except RuntimeError as error:
         raise DistprofError(f"the ranks do not all answer: {read_first_line(error)}") from error
-    worker = _Worker(group, world)
+    worker = _Worker(group, world, now_ns)
     if world.rank != 0:
         _obey(group, worker, limit_s=seconds + MAX_LATE_S + 2 * ANSWER_S)
         return None
@@ -214,12 +223,9 @@ class _Conductor:
 
     def dismiss(self, turn: Turn) -> None:
         """Lets all other ranks end, as far as they are there."""
-        orders = [(self._send(rank, turn, -1, 0, 0)) for rank in self._others]
-        for work in orders:
-            try:
-                work.wait(timedelta(seconds=1))
-            except RuntimeError:
-                continue
+        for rank in self._others:
+            with contextlib.suppress(RuntimeError):
+                self._send(rank, turn, -1, 0, 0).wait(timedelta(seconds=DISMISS_S))
 
     def _send(self, rank: int, *order: int) -> dist.Work:
         return self._group.send([torch.tensor(order)], rank, _ORDER_TAG)
@@ -275,8 +281,8 @@ def _obey(group: dist.ProcessGroup, worker: _Worker, *, limit_s: float) -> None:
 class _Worker:
     """A rank's own measurements."""
 
-    def __init__(self, group: dist.ProcessGroup, world: World) -> None:
-        self._group, self._world, self._device = group, world, world.device
+    def __init__(self, group: dist.ProcessGroup, world: World, now_ns: Callable[[], int]) -> None:
+        self._group, self._world, self._device, self._now_ns = group, world, world.device, now_ns
         self._works: dict[Turn, tuple[Work, float]] = {}
         self._buffer: torch.Tensor | None = None
 
@@ -301,14 +307,14 @@ class _Worker:
         if turn not in self._works:
             self._works[turn] = make_work(turn, self._device)
         work, size = self._works[turn]
-        count, begin_ns, took_ns = 0, time.monotonic_ns(), 0
+        count, begin_ns, took_ns = 0, self._now_ns(), 0
         while not count or took_ns < budget_ns:
             for _ in range(LAUNCHED[self._device.type]):
                 work()
             if self._device.type == "cuda":
                 torch.cuda.current_stream().synchronize()
             count += LAUNCHED[self._device.type]
-            took_ns = time.monotonic_ns() - begin_ns
+            took_ns = self._now_ns() - begin_ns
         return size * count * 1e9 / max(took_ns, 1)
 
     def _exchange(self, peer: int, budget_ns: int, size: int) -> list[float]:
@@ -316,19 +322,19 @@ class _Worker:
 
         def transfer(number: int) -> tuple[int, int]:
             order, done = (torch.full((1,), number, dtype=torch.int64, device=buffer.device) for _ in range(2))
-            begin_ns = time.monotonic_ns()
+            begin_ns = self._now_ns()
             send(order)
             receive(buffer[:number])
-            middle_ns = time.monotonic_ns()
+            middle_ns = self._now_ns()
             send(buffer[:number])
             receive(done)
-            return time.monotonic_ns() - middle_ns, middle_ns - begin_ns
+            return self._now_ns() - middle_ns, middle_ns - begin_ns
 
-        begin_ns, pings = time.monotonic_ns(), list[float]()
-        while len(pings) < MIN_PINGS or (len(pings) < MAX_PINGS and time.monotonic_ns() - begin_ns < budget_ns / 2):
+        begin_ns, pings = self._now_ns(), list[float]()
+        while len(pings) < MIN_PINGS or (len(pings) < MAX_PINGS and self._now_ns() - begin_ns < budget_ns / 2):
             pings.append(transfer(8)[1] / 2)
         ways = [transfer(size)]
-        while time.monotonic_ns() - begin_ns < budget_ns:
+        while self._now_ns() - begin_ns < budget_ns:
             ways.append(transfer(size))
         send(torch.zeros(1, dtype=torch.int64, device=buffer.device))
         return [

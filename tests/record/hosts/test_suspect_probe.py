@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from distprof.analyze.judge_probes import judge_probes
 from distprof.errors import DistprofError
 from distprof.facts.probes import SuspectProbes
 from distprof.record.hosts import suspect_probe
 from distprof.record.hosts.suspect_probe import Turn, Work, choose_references, make_work, probe_suspects
-from distprof.world import World
+from distprof.world import World, all_reduce_max
 from tests.ranks import call_on_ranks
 
 SECONDS = 0.5
 connect = suspect_probe._Worker._connect
-PIECES = 50
-SLOWER = 6
+MOST_TRIES = 4
+SLOWER = 10
 """Times as much to do, which also shows on a machine on which others work."""
 
 
@@ -65,28 +66,62 @@ def check(measured: SuspectProbes) -> None:
 
 
 def probe_all(world: World) -> None:
-    suspect_probe.COPY_BYTES["cpu"], suspect_probe.LARGE_BYTES["gloo"] = 8 * 2**20, suspect_probe.SMALL_BYTES
+    suspect_probe.COPY_BYTES["cpu"] = 8 * 2**20
     assert find(world) in ({}, {0: [], 1: [], 2: []})  # nobody is slow
     suspect_probe.make_work = do_more([Turn.END, Turn.PRODUCT, Turn.COPY][world.rank])
     slow = {0: [], 1: [("device", "product_flops_per_s")], 2: [("device", "copy_bytes_per_s")]}
-    assert find(world) in ({}, slow)
-    suspect_probe.make_work = make_work
-    suspect_probe._Worker._connect = connect_slowly  # type: ignore[method-assign]
-    assert find(world) in ({}, {0: [], 1: [("link", "bytes_per_s")], 2: []})
+    group, named = dist.group.WORLD, set[int]()
+    for _ in range(MOST_TRIES):  # where others work as well, it may take another time
+        found = find(world)
+        assert all(items in ([], slow[rank]) for rank, items in found.items())
+        named |= {rank for rank, items in found.items() if items}
+        if all_reduce_max(len(named), group=group) == 2:
+            return
+    raise AssertionError(f"only {named} found")
 
 
-def connect_slowly(
-    self: suspect_probe._Worker, peer: int
-) -> tuple[Callable[[torch.Tensor], None], Callable[[torch.Tensor], None]]:
-    """With rank 1, every message of some size goes in many pieces, each of which is waited for."""
-    send, receive = connect(self, peer)
+class Cable:
+    """A clock that only data moves on, and a reading a little: 1 GB/s, but of what rank 1 receives 0.4 GB/s."""
 
-    def move(one: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> None:
-        slow = tensor.nbytes > 1000 and 1 in (peer, self._world.rank)
-        for piece in tensor.chunk(PIECES if slow else 1):
-            one(piece)
+    def __init__(self) -> None:
+        self.time_ns = 0
 
-    return partial(move, send), partial(move, receive)
+    def read(self) -> int:
+        self.time_ns += 1000
+        return self.time_ns
+
+    def work(self) -> None:
+        self.time_ns += 1_000_000
+
+    def connect(self, worker: suspect_probe._Worker, peer: int) -> tuple[Callable[..., None], Callable[..., None]]:
+        def move(end: Callable[[torch.Tensor], None], ns_per_byte: float, tensor: torch.Tensor) -> None:
+            self.time_ns += round(tensor.nbytes * ns_per_byte)
+            end(tensor)
+
+        send, receive = connect(worker, peer)
+        own = worker._world.rank
+        return partial(move, send, 2.5 if peer == 1 else 1), partial(move, receive, 2.5 if own == 1 else 1)
+
+
+def probe_links(world: World) -> None:
+    cable = Cable()
+    suspect_probe.make_work = lambda turn, device: (cable.work, 1.0)
+    suspect_probe._Worker._connect = lambda worker, peer: cable.connect(worker, peer)  # type: ignore[method-assign]
+    measured = probe_suspects(world, [1], seconds=SECONDS, now_ns=cable.read)
+    if measured is None:
+        return
+    check(measured)
+    speeds = {(pair.rank, pair.peer): (pair.there_bytes_per_s, pair.back_bytes_per_s) for pair in measured.pairs}
+    for pair, ways in {(0, 1): (0.4e9, 1e9), (0, 2): (1e9, 1e9), (1, 2): (1e9, 0.4e9)}.items():
+        for values, speed in zip(speeds[pair], ways, strict=True):
+            assert values == pytest.approx([speed] * suspect_probe.ROUNDS, rel=0.02)
+    (finding,) = judge_probes(measured).findings
+    assert (finding.part, finding.ranks, finding.peer, finding.figure) == ("link", (1,), None, "bytes_per_s")
+    assert finding.shortfall_ratio == pytest.approx(0.6, abs=0.01)
+
+
+def test_a_link_that_is_slow_one_way(tmp_path: Path) -> None:
+    call_on_ranks(3, probe_links, tmp_path=tmp_path)
 
 
 def test_what_is_really_slower_is_named_and_nobody_else(tmp_path: Path) -> None:
