@@ -41,7 +41,7 @@ COPY_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
 """Beyond what caches hold, by the memory that is copied."""
 SMALL_BYTES, LARGE_BYTES = 256 * 2**10, {"gloo": 4 * 2**20, "nccl": 64 * 2**20}
 """The message of all exchanges where some link is so slow that the large one would take too long; and the usual one."""
-MIN_PINGS, MAX_PINGS = 5, 20
+MIN_PINGS, MAX_PINGS = 5, 10
 LAUNCHED = {"cpu": 1, "cuda": 8}
 """Pieces of work between two readings of the clock: on a GPU several, so that launching them is not what is timed."""
 _ORDER_TAG, _DATA_TAG = 1, 0
@@ -211,15 +211,19 @@ class _Conductor:
     def measure(self, rank: int, turn: Turn, budget_ns: int) -> float:
         """One figure of one rank."""
         self._order(rank, turn, -1, budget_ns, 0)
-        return self._await(rank, f"could not measure its {_name(turn)}")[0]
+        did, figure, *_ = self._await(rank)
+        if not did:
+            raise DistprofError(f"rank {rank} could not measure its {_name(turn)}: its own line says why")
+        return figure
 
     def exchange(self, rank: int, peer: int, budget_ns: int, size: int) -> list[float]:
         """Latency, ns, and bytes per second there and back, on the clock of the lower rank, by messages of one size."""
         self._order(peer, Turn.ECHO, rank, budget_ns, size)
         self._order(rank, Turn.EXCHANGE, peer, budget_ns, size)
-        found = self._await(rank, f"could not exchange data with rank {peer}")
-        self._await(peer, f"could not exchange data with rank {rank}")
-        return found
+        (did, *figures), (echoed, *_) = self._await(rank), self._await(peer)  # whoever has gone is named by this
+        if not (did and echoed):
+            raise DistprofError(f"ranks {rank} and {peer} could not exchange data: their own lines say why")
+        return figures
 
     def dismiss(self, turn: Turn) -> None:
         """Lets all other ranks end, as far as they are there."""
@@ -239,7 +243,8 @@ class _Conductor:
         except RuntimeError as error:
             raise self._lose(rank, error) from error
 
-    def _await(self, rank: int, failure: str) -> list[float]:
+    def _await(self, rank: int) -> list[float]:
+        """Whether it could, and the figures."""
         answer = torch.zeros(4, dtype=torch.float64)
         if rank == 0:
             answer = self._worker.do(*self._own)
@@ -248,10 +253,8 @@ class _Conductor:
                 self._group.recv([answer], rank, _ORDER_TAG).wait(timedelta(seconds=ANSWER_S))
             except RuntimeError as error:
                 raise self._lose(rank, error) from error
-        did, *figures = answer.tolist()
-        if not did:
-            raise DistprofError(f"rank {rank} {failure}: its own line says why")
-        return figures
+        values: list[float] = answer.tolist()
+        return values
 
     def _lose(self, rank: int, error: RuntimeError) -> DistprofError:
         self._others.remove(rank)
