@@ -18,6 +18,7 @@ from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
 from distprof.analyze.cycles.pipeline_operations import list_operations
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage, take_sample
+from distprof.analyze.judge_probes import judge_probes
 from distprof.analyze.pipeline.judge_pipeline import judge_pipeline
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.pipeline_what_if import list_pipeline_what_ifs
@@ -105,6 +106,7 @@ def analyze(run: Run) -> Report:
         precision=meta.precision,
         hang=report_hang(run),
         verdict=verdict,
+        probes=None if run.probes is None else judge_probes(run.probes),
         causes=causes,
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),

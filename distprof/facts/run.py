@@ -20,6 +20,7 @@ from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.mesh import Mesh, RankGroup
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.modules import ModuleTable
+from distprof.facts.probes import SuspectProbes
 from distprof.facts.stand import RankState
 from distprof.facts.trace_summary import TraceSummary
 from distprof.facts.writer_liveness import LastWrite
@@ -320,6 +321,8 @@ class Run:
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()
     """The ranks' module profiles, in ascending order of rank. Empty: modules were not profiled."""
+    probes: SuspectProbes | None = None
+    """What was measured on suspected ranks after the job. None: nothing."""
     traced_rows: FloatArray | None = None
     """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
 

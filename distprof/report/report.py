@@ -15,6 +15,7 @@ from distprof.facts.writer_liveness import LastWrite
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.pipeline_report import PipelineReport
+from distprof.report.probe_report import ProbeReport
 from distprof.report.step_timeline import LongStep, StepTimeline
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import (
@@ -396,6 +397,8 @@ class Report:
     """Who waits for whom in a job whose steps stopped ending. None: they did not."""
     verdict: Verdict
     """Who held whom up and why, or that nobody can be named."""
+    probes: ProbeReport | None
+    """What probes of suspected ranks after the job say: device, host or link. None: there were none."""
     causes: Causes | None
     """Everything that makes steps longer than they need be. None: too little is known for a verdict."""
     headline: Headline

@@ -23,6 +23,7 @@ from distprof.storage.last_state import describe_place, read_last_stack, read_pl
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.storage.module_files import read_modules
 from distprof.storage.operation_records import join_operations
+from distprof.storage.probes_file import read_probes
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
 from distprof.storage.safe_open import open_file, open_folder
@@ -148,8 +149,9 @@ def read_run(folder: Path, read: Callable[[Path, int], RankStream] | None = None
         one = partial(_read_one, read=read or _read_all, meta=meta, warnings=warnings, unread=unread)
         streams = _read_streams(folder / "ranks", root, one, warnings)
         modules, left_out = read_modules(folder, root, meta.run_id, sorted(streams))
-    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], [*warnings, *left_out])
-    return replace(run, unread=tuple(unread), modules=tuple(modules))
+        probes, refused = read_probes(folder, root, meta.world_size)
+    run = _assemble(meta, [streams[rank] for rank in sorted(streams)], [*warnings, *left_out, *refused])
+    return replace(run, unread=tuple(unread), modules=tuple(modules), probes=probes)
 
 
 def _read_all(path: Path, inside: int) -> RankStream:

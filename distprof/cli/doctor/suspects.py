@@ -18,6 +18,8 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.facts.probes import PROBES_SCHEMA
 from distprof.render.sections.probes import describe_probes, show_probes
 from distprof.render.terminal.terminal import render_sections
+from distprof.storage.probes_file import write_probes
+from distprof.storage.run_folder import read_meta
 
 JOIN_S = 120.0
 """How long ranks wait for each other at the start: importing torch from a slow disk takes that long."""
@@ -55,7 +57,9 @@ def probe(options: argparse.Namespace) -> int:
     references = () if options.references is None else read_ranks(options.references, "--references")
     _check(suspects, references, identity.world_size)
     file = options.json if isinstance(options.json, Path) else None
-    require_folder(file)
+    if identity.rank == 0:  # the only one that writes; other hosts need not have the folders
+        require_folder(file)
+        _check_run(options.run, identity.world_size)
     world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
     timer = threading.Timer(options.seconds + GRACE_S, _end_now, [world.rank])
     timer.daemon = True
@@ -74,6 +78,8 @@ def probe(options: argparse.Namespace) -> int:
     }  # fmt: skip
     if file is not None:
         write_figures(file, document)
+    if options.run is not None:
+        write_probes(options.run, document)
     render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
     return EXIT_OK
 
@@ -89,6 +95,12 @@ def _check(suspects: tuple[int, ...], references: tuple[int, ...], size: int) ->
         raise UsageError("--references must name two ranks that are no suspects")
     if size - len(suspects) < 2:
         raise UsageError(f"--suspects leaves {size - len(suspects)} of {size} ranks: two are needed to compare with")
+
+
+def _check_run(folder: Path | None, size: int) -> None:
+    """Refuses, before measuring, a folder that is none of a run of so many ranks."""
+    if folder is not None and (ranks := read_meta(folder).world_size) != size:
+        raise UsageError(f"--run {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
 
 
 def _end_now(rank: int) -> None:

@@ -48,7 +48,7 @@ _ORDER_TAG, _DATA_TAG = 1, 0
 Work = Callable[[], object]
 
 
-class Turn(enum.IntEnum):
+class ProbeTurn(enum.IntEnum):
     """What a rank does when it is its turn."""
 
     END = 0
@@ -63,7 +63,7 @@ class Turn(enum.IntEnum):
     """The other side of an exchange."""
 
 
-_ALONE = (Turn.PRODUCT, Turn.COPY, Turn.TO_DEVICE, Turn.DEVICE_COPY)
+_ALONE = (ProbeTurn.PRODUCT, ProbeTurn.COPY, ProbeTurn.TO_DEVICE, ProbeTurn.DEVICE_COPY)
 """In the order of `FIGURES`."""
 
 
@@ -140,9 +140,9 @@ def probe_suspects(
     try:
         rounds = list(_conduct(conductor, takers, alone, pairs, budget_ns, seconds, LARGE_BYTES[world.backend]))
     except BaseException:
-        conductor.dismiss(Turn.ABANDON)
+        conductor.dismiss(ProbeTurn.ABANDON)
         raise
-    conductor.dismiss(Turn.END)
+    conductor.dismiss(ProbeTurn.END)
     return SuspectProbes(
         device_type=world.device.type, backend=world.backend, suspects=tuple(sorted(suspects)),
         references=tuple(sorted((near, far))),
@@ -164,7 +164,7 @@ def probe_suspects(
 
 
 class _Round(NamedTuple):
-    alone: dict[tuple[int, Turn], float]
+    alone: dict[tuple[int, ProbeTurn], float]
     """By rank and turn."""
     pairs: dict[tuple[int, int], list[float]]
     """By rank and peer, in the order of `PAIR_FIGURES`."""
@@ -180,7 +180,7 @@ def _list_pairs(suspects: Sequence[int], near: int, far: int) -> Iterator[tuple[
 def _conduct(
     conductor: _Conductor,
     takers: Sequence[int],
-    alone: Sequence[Turn],
+    alone: Sequence[ProbeTurn],
     pairs: Sequence[tuple[int, int]],
     budget_ns: int,
     seconds: float,
@@ -206,9 +206,9 @@ class _Conductor:
 
     def __init__(self, group: dist.ProcessGroup, worker: _Worker, size: int) -> None:
         self._group, self._worker, self._others = group, worker, [*range(1, size)]
-        self._own = (Turn.END, -1, 0, 0)
+        self._own = (ProbeTurn.END, -1, 0, 0)
 
-    def measure(self, rank: int, turn: Turn, budget_ns: int) -> float:
+    def measure(self, rank: int, turn: ProbeTurn, budget_ns: int) -> float:
         """One figure of one rank."""
         self._order(rank, turn, -1, budget_ns, 0)
         did, figure, *_ = self._await(rank)
@@ -218,14 +218,14 @@ class _Conductor:
 
     def exchange(self, rank: int, peer: int, budget_ns: int, size: int) -> list[float]:
         """Latency, ns, and bytes per second there and back, on the clock of the lower rank, by messages of one size."""
-        self._order(peer, Turn.ECHO, rank, budget_ns, size)
-        self._order(rank, Turn.EXCHANGE, peer, budget_ns, size)
+        self._order(peer, ProbeTurn.ECHO, rank, budget_ns, size)
+        self._order(rank, ProbeTurn.EXCHANGE, peer, budget_ns, size)
         (did, *figures), (echoed, *_) = self._await(rank), self._await(peer)  # whoever has gone is named by this
         if not (did and echoed):
             raise DistprofError(f"ranks {rank} and {peer} could not exchange data: their own lines say why")
         return figures
 
-    def dismiss(self, turn: Turn) -> None:
+    def dismiss(self, turn: ProbeTurn) -> None:
         """Lets all other ranks end, as far as they are there."""
         for rank in self._others:
             with contextlib.suppress(RuntimeError):
@@ -234,7 +234,7 @@ class _Conductor:
     def _send(self, rank: int, *order: int) -> dist.Work:
         return self._group.send([torch.tensor(order)], rank, _ORDER_TAG)
 
-    def _order(self, rank: int, turn: Turn, peer: int, budget_ns: int, size: int) -> None:
+    def _order(self, rank: int, turn: ProbeTurn, peer: int, budget_ns: int, size: int) -> None:
         self._own = (turn, peer, budget_ns, size)
         if rank == 0:
             return
@@ -271,11 +271,11 @@ def _obey(group: dist.ProcessGroup, worker: _Worker, *, limit_s: float) -> None:
         while True:
             group.recv([order], 0, _ORDER_TAG).wait(timedelta(seconds=limit_s))
             turn, *rest = order.tolist()
-            if turn == Turn.END:
+            if turn == ProbeTurn.END:
                 return
-            if turn == Turn.ABANDON:
+            if turn == ProbeTurn.ABANDON:
                 raise DistprofError("rank 0 has given up: its own line says why")
-            answer = worker.do(Turn(turn), *rest)
+            answer = worker.do(ProbeTurn(turn), *rest)
             group.send([answer], 0, _ORDER_TAG).wait(timedelta(seconds=ANSWER_S))
     except RuntimeError as error:
         raise DistprofError(f"rank 0 has ended, or did not answer: {read_first_line(error)}") from error
@@ -286,16 +286,16 @@ class _Worker:
 
     def __init__(self, group: dist.ProcessGroup, world: World, now_ns: Callable[[], int]) -> None:
         self._group, self._world, self._device, self._now_ns = group, world, world.device, now_ns
-        self._works: dict[Turn, tuple[Work, float]] = {}
+        self._works: dict[ProbeTurn, tuple[Work, float]] = {}
         self._buffer: torch.Tensor | None = None
 
-    def do(self, turn: Turn, peer: int, budget_ns: int, size: int) -> torch.Tensor:
+    def do(self, turn: ProbeTurn, peer: int, budget_ns: int, size: int) -> torch.Tensor:
         """Whether it could, and up to three figures; a failure is said on standard error, and raises nothing."""
         try:
-            if turn is Turn.ECHO:
+            if turn is ProbeTurn.ECHO:
                 echo(*self._connect(peer), self._take_buffer())
                 figures = []
-            elif turn is Turn.EXCHANGE:
+            elif turn is ProbeTurn.EXCHANGE:
                 figures = self._exchange(peer, budget_ns, size)
             else:
                 figures = [self._sustain(turn, budget_ns)]
@@ -305,7 +305,7 @@ class _Worker:
             return torch.zeros(4, dtype=torch.float64)
         return torch.tensor([1.0, *figures, *[math.nan] * (3 - len(figures))], dtype=torch.float64)
 
-    def _sustain(self, turn: Turn, budget_ns: int) -> float:
+    def _sustain(self, turn: ProbeTurn, budget_ns: int) -> float:
         """Work per second, one piece after the other until the time is over."""
         if turn not in self._works:
             self._works[turn] = make_work(turn, self._device)
@@ -376,20 +376,20 @@ def _move(end: dist.P2POp) -> None:
     torch.cuda.current_stream().synchronize()
 
 
-def _name(turn: Turn) -> str:
+def _name(turn: ProbeTurn) -> str:
     return turn.name.lower().replace("_", " ")
 
 
-def make_work(turn: Turn, device: torch.device) -> tuple[Work, float]:
+def make_work(turn: ProbeTurn, device: torch.device) -> tuple[Work, float]:
     """A piece of work that can be repeated, and its size in FLOPs or bytes. Allocates what it needs."""
     own = torch.Generator(device)
-    if turn is Turn.PRODUCT:
+    if turn is ProbeTurn.PRODUCT:
         size, dtype = SIZES[device.type][-2], DTYPES["bf16" if device.type == "cuda" else "fp32"]
         left, right, into = (torch.randn(size, size, device=device, generator=own).to(dtype) for _ in range(3))
         return lambda: torch.mm(left, right, out=into), 2.0 * size**3
-    ends = {Turn.COPY: ("cpu", "cpu"), Turn.TO_DEVICE: ("cpu", "cuda"), Turn.DEVICE_COPY: ("cuda", "cuda")}[turn]
-    size = COPY_BYTES["cuda" if turn is Turn.DEVICE_COPY else "cpu"]
-    source, target = (torch.ones(size, dtype=torch.uint8, device=device if kind == "cuda" else "cpu") for kind in ends)
-    if turn is Turn.TO_DEVICE:
+    on_device = turn is ProbeTurn.DEVICE_COPY, turn is not ProbeTurn.COPY
+    size = COPY_BYTES["cuda" if all(on_device) else "cpu"]
+    source, target = (torch.ones(size, dtype=torch.uint8, device=device if there else "cpu") for there in on_device)
+    if turn is ProbeTurn.TO_DEVICE:
         source = source.pin_memory()
     return lambda: target.copy_(source, non_blocking=True), float(size)

@@ -13,6 +13,7 @@ from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
 from distprof.render.sections.pipeline import show_pipeline
+from distprof.render.sections.probes import show_probes
 from distprof.render.sections.rank_names import describe_place, list_rank_heads, name_groups, name_rank, read_dimension
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Section, drop_places, make_columns
 from distprof.render.sections.trace_rows import is_traced, list_findings, list_trace_sections
@@ -54,6 +55,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         show_pipeline(report),
         *list_trace_sections(report),
         *_list_verdict_sections(report),
+        show_probes(report.probes),
         show_modules(report),
         show_memory(report),
         show_traced_modules(report),

@@ -27,6 +27,7 @@ from distprof.render.sections.cause_words import (
     show_share,
 )
 from distprof.render.sections.pipeline import describe_pipeline_verdict
+from distprof.render.sections.probes import describe_probes
 from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
 from distprof.render.units import (
     clean_text,
@@ -78,15 +79,15 @@ MOST_RATIO = 0.8
 
 def describe_verdict(report: Report) -> str:
     """A sentence on the largest cause with a name, before it one on those without a name that cost more, and after it
-    one that counts the others and one on the steps that this is based on, if these are not all; empty for traces
-    without steps, and for a job of one rank that does not wait for its data."""
+    one that counts the others, one on the steps that this is based on, if these are not all, and what probes say; empty
+    for traces without steps, and for a job of one rank that does not wait for its data."""
     verdict = report.verdict
     if not (report.steps or report.activity is None):
         return ""
     if report.world_size == 1:
         return _describe_alone(report)
     sentence = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
-    after = [text for text in (count_others(report), _describe_basis(report)) if text]
+    after = [text for text in (count_others(report), _describe_basis(report), _describe_probes(report)) if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
     if larger:
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
@@ -100,6 +101,10 @@ def _describe_basis(report: Report) -> str:
     if report.verdict.lost_ratio is None or not is_sample(used, measured):
         return ""
     return f"This is based on {used:,} of {measured:,} measured steps"
+
+
+def _describe_probes(report: Report) -> str:
+    return "" if report.probes is None else f"Probes afterwards: {describe_probes(report.probes).rstrip('.')}"
 
 
 def _describe_alone(report: Report) -> str:

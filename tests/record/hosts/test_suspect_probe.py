@@ -15,7 +15,7 @@ from distprof.analyze.judge_probes import judge_probes
 from distprof.errors import DistprofError
 from distprof.facts.probes import SuspectProbes
 from distprof.record.hosts import suspect_probe
-from distprof.record.hosts.suspect_probe import Turn, Work, choose_references, make_work, probe_suspects
+from distprof.record.hosts.suspect_probe import ProbeTurn, Work, choose_references, make_work, probe_suspects
 from distprof.world import World, all_reduce_max
 from tests.ranks import call_on_ranks
 
@@ -26,10 +26,10 @@ SLOWER = 10
 """Times as much to do, which also shows on a machine on which others work."""
 
 
-def do_more(turn: Turn) -> Callable[[Turn, torch.device], tuple[Work, float]]:
+def do_more(turn: ProbeTurn) -> Callable[[ProbeTurn, torch.device], tuple[Work, float]]:
     """What is to be done many times for one piece of such work."""
 
-    def make(asked: Turn, device: torch.device) -> tuple[Work, float]:
+    def make(asked: ProbeTurn, device: torch.device) -> tuple[Work, float]:
         work, size = make_work(asked, device)
         return (lambda: [work() for _ in range(SLOWER)] if asked is turn else work()), size
 
@@ -68,7 +68,7 @@ def check(measured: SuspectProbes) -> None:
 def probe_all(world: World) -> None:
     suspect_probe.COPY_BYTES["cpu"] = 8 * 2**20
     assert find(world) in ({}, {0: [], 1: [], 2: []})  # nobody is slow
-    suspect_probe.make_work = do_more([Turn.END, Turn.PRODUCT, Turn.COPY][world.rank])
+    suspect_probe.make_work = do_more([ProbeTurn.END, ProbeTurn.PRODUCT, ProbeTurn.COPY][world.rank])
     slow = {0: [], 1: [("device", "product_flops_per_s")], 2: [("device", "copy_bytes_per_s")]}
     group, named = dist.group.WORLD, set[int]()
     for _ in range(MOST_TRIES):  # where others work as well, it may take another time
@@ -131,8 +131,8 @@ def test_what_is_really_slower_is_named_and_nobody_else(tmp_path: Path) -> None:
 def fail_alike(world: World) -> None:
     """A rank that cannot measure says so; every rank ends, and rank 0 names it."""
 
-    def fail(turn: Turn, device: torch.device) -> tuple[Work, float]:
-        if world.rank == 2 and turn is Turn.COPY:
+    def fail(turn: ProbeTurn, device: torch.device) -> tuple[Work, float]:
+        if world.rank == 2 and turn is ProbeTurn.COPY:
             raise RuntimeError("out of memory")
         return make_work(turn, device)
 
