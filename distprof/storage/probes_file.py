@@ -13,6 +13,9 @@ from distprof.storage.whole_file import read_object, write_json
 
 PROBES_FILE = "probes.json"
 MAX_PROBES_BYTES = 4 << 20
+MAX_SUSPECTS = 64
+LEAST, MOST = 1e-6, 1e24
+"""Beyond these no rate and no latency is."""
 
 
 def write_probes(folder: Path, document: Mapping[str, Any]) -> None:
@@ -60,14 +63,14 @@ def _check(probes: SuspectProbes, world_size: int) -> None:
     needed = [item.product_flops_per_s for item in probes.ranks] + [item.latency_ns for item in probes.pairs]
     fits = (
         len(named) == len(probes.suspects) + 2 == len(ranks)
-        and probes.suspects
+        and 0 < len(probes.suspects) <= MAX_SUSPECTS
         and ranks == sorted(named)
         and sorted(references) == [*references]
         and 0 <= ranks[0] <= ranks[-1] < world_size
         and sorted((item.rank, item.peer) for item in probes.pairs) == sorted(pairs)
         and len({len(values) for values in series if values}) == 1
         and all(needed)
-        and all(value > 0 for values in series for value in values)
+        and all(LEAST <= value <= MOST for values in series for value in values)
     )
     if not fits:
         raise DataError("ranks or measurements do not fit together")

@@ -32,6 +32,7 @@ from distprof.report import (
     hang_report,
     job_modules,
     pipeline_report,
+    probe_report,
     report,
     step_timeline,
     trace_report,
@@ -57,6 +58,7 @@ PARTS = {
         finding_texts,
         job_modules,
         pipeline_report,
+        probe_report,
         step_timeline,
     )
     for name, part in vars(module).items()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from benchmarks.fuzz.values import dump, mutate
 from distprof.analyze import analyze
 from distprof.analyze.judge_probes import judge_probes
 from distprof.facts.probes import PROBES_SCHEMA, ProbedPair, ProbedRank, SuspectProbes
 from distprof.render.html.html import render_html
+from distprof.render.sections.probes import describe_probes, show_probes
 from distprof.render.terminal.screen import render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.storage.probes_file import write_probes
@@ -90,6 +93,23 @@ def test_a_torn_file_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "probes.json").write_text(json.dumps(DOCUMENT)[:-40])
     probes, (warning,) = read(tmp_path, None)
     assert probes is None and "not valid JSON" in warning
+
+
+def test_whatever_stands_in_the_file_a_report_is_made(tmp_path: Path) -> None:
+    read(tmp_path, None)
+    draws, kept = random.Random(1), 0
+    for _ in range(300):
+        document = json.loads(json.dumps(DOCUMENT))
+        for _ in range(draws.choice((1, 1, 3))):
+            mutate(document, draws)
+        (tmp_path / "probes.json").write_text(dump(document), errors="replace")
+        run = read_run(tmp_path)
+        assert (run.probes is None) is bool(run.warnings)
+        if run.probes is not None:
+            kept += 1
+            describe_probes(judge_probes(run.probes))
+            show_probes(judge_probes(run.probes))
+    assert 0 < kept < 300
 
 
 def test_it_is_said_behind_the_verdict_on_the_terminal_on_the_page_and_in_the_file() -> None:
