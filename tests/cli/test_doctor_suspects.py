@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from distprof.cli.parser import run_verb
+from distprof.storage.run_folder import read_run, write_meta
+from tests.factories import make_meta
 from tests.faults.forked import make_rank, run
-from tests.ranks import find_ports
+from tests.ranks import find_ports, tell_rank
 
 DIES = """
 import os
@@ -39,6 +41,39 @@ def test_one_table_and_one_sentence_and_a_file(tmp_path: Path) -> None:
     assert document["sentence"].startswith(beginnings)
 
 
+def test_it_joins_the_report_of_a_run_of_as_many_ranks(tmp_path: Path) -> None:
+    write_meta(tmp_path, make_meta(world_size=3))
+    (tmp_path / "ranks").mkdir()
+    (port,) = find_ports(1)
+    arguments = [
+        "doctor",
+        "--suspects",
+        "0",
+        "--references",
+        "1,2",
+        "--seconds",
+        "1",
+        "--into",
+        str(tmp_path),
+        "--json",
+    ]
+    ranks = run(*(make_rank(rank, 3, port, arguments) for rank in range(3)), cwd=tmp_path)
+    assert [rank.code for rank in ranks] == [0, 0, 0], ranks
+    recorded = read_run(tmp_path)
+    assert recorded.probes is not None and recorded.probes.references == (1, 2) and recorded.warnings == ()
+    assert json.loads(ranks[0].out) == json.loads((tmp_path / "probes.json").read_text())
+
+
+def test_a_run_of_more_ranks_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_meta(tmp_path, make_meta(world_size=4))
+    for name, value in tell_rank(0, 3, 9999).items():
+        monkeypatch.setenv(name, value)
+    assert run_verb(["doctor", "--suspects", "1", "--into", str(tmp_path)]) == 2
+    assert "is a run of 4 ranks, and the probes have 3" in capsys.readouterr().err
+
+
 def test_a_rank_that_dies_ends_the_others_with_a_line(tmp_path: Path) -> None:
     (port,) = find_ports(1)
     arguments = ["doctor", "--suspects", "1", "--seconds", "1", "--json", "probes.json"]
@@ -66,8 +101,7 @@ def test_a_rank_that_dies_ends_the_others_with_a_line(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9999"}
-    for name, value in given.items():
+    for name, value in tell_rank(0, 4, 9999).items():
         monkeypatch.setenv(name, value)
     assert run_verb(["doctor", *options]) == 2
     assert said in capsys.readouterr().err

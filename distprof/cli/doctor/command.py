@@ -38,7 +38,7 @@ examples:
   distprof doctor --json > doctor.json
   torchrun --nproc-per-node 4 -m distprof doctor --suspects 1 --seconds 5
   torchrun ... -m distprof doctor --suspects 5,7 --json probes.json
-  torchrun ... -m distprof doctor --suspects 1 --run runs/RUN   joins its report
+  torchrun ... -m distprof doctor --suspects 1 --into runs/RUN   joins its report
 
 Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage. With
 --suspects: 0 measured, whatever it says; 1 a rank has ended, does not answer in
@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the two healthy ranks (default: one on the first suspect's host and one on another, if there are such)",
     )  # fmt: skip
     parser.add_argument(
-        "--run", type=Path, metavar="FOLDER", help="write what --suspects finds into this run folder, for its report"
+        "--into", type=Path, metavar="FOLDER", help="write what --suspects finds into this run folder, for its report"
     )
     add_number(
         parser, "--seconds", least=1, most=MOST_SECONDS, default=5, metavar="N",

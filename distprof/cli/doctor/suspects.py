@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import sys
 import threading
@@ -59,7 +60,7 @@ def probe(options: argparse.Namespace) -> int:
     file = options.json if isinstance(options.json, Path) else None
     if identity.rank == 0:  # the only one that writes; other hosts need not have the folders
         require_folder(file)
-        _check_run(options.run, identity.world_size)
+        _check_run(options.into, identity.world_size)
     world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
     timer = threading.Timer(options.seconds + GRACE_S, _end_now, [world.rank])
     timer.daemon = True
@@ -78,9 +79,12 @@ def probe(options: argparse.Namespace) -> int:
     }  # fmt: skip
     if file is not None:
         write_figures(file, document)
-    if options.run is not None:
-        write_probes(options.run, document)
-    render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
+    if options.into is not None:
+        write_probes(options.into, document)
+    if options.json is True:
+        print(json.dumps(document, indent=1, allow_nan=False))
+    else:
+        render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
     return EXIT_OK
 
 
@@ -100,7 +104,7 @@ def _check(suspects: tuple[int, ...], references: tuple[int, ...], size: int) ->
 def _check_run(folder: Path | None, size: int) -> None:
     """Refuses, before measuring, a folder that is none of a run of so many ranks."""
     if folder is not None and (ranks := read_meta(folder).world_size) != size:
-        raise UsageError(f"--run {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
+        raise UsageError(f"--into {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
 
 
 def _end_now(rank: int) -> None:
