@@ -38,7 +38,7 @@ examples:
   distprof doctor --json > doctor.json
   torchrun --nproc-per-node 4 -m distprof doctor --suspects 1 --seconds 5
   torchrun ... -m distprof doctor --suspects 5,7 --json probes.json
-  torchrun ... -m distprof doctor --suspects 1 --into runs/RUN   joins its report
+  torchrun ... -m distprof doctor --suspects 1 --into runs/RUN
 
 Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage. With
 --suspects: 0 measured, whatever it says; 1 a rank has ended, does not answer in
