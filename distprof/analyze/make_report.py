@@ -112,7 +112,7 @@ def analyze(run: Run) -> Report:
         between=between,
         communication=tuple(report_communication(measured_steps)),
         pipeline=report_pipeline(measured_steps, operations, judged),
-        activity=report_activity(run),
+        activity=report_activity(run, summary.step_mean_ns),
         modules=report_modules(run, headline),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),

@@ -32,6 +32,8 @@ GRAPH_GAPS = "graph gaps"
 """Trait of launch_gaps: most of the time is before CUDA graphs and their nodes."""
 NO_WORKERS = "no workers"
 """Trait of host_bound: the data loader works in the training process itself."""
+AT_MOST = "at most"
+"""Trait of host_bound and launch_gaps: the profiler lengthened the steps, and without it less of them may be idle."""
 UNEVEN = "uneven"
 """Trait of exposed_communication: ranks differ so much that some of it must be waiting."""
 UNEVEN_FACTOR = 2.0
@@ -196,7 +198,7 @@ RULES = (
         "{most_ratio} of that time on, what the host was in is named as the cause",
         thresholds={"idle_ratio": IDLE_RATIO, "most_ratio": MOST_RATIO},
         needs=_DEVICE_AND_LAUNCHES,
-        traits=(NO_WORKERS,),
+        traits=(NO_WORKERS, AT_MOST),
     ),
     Rule(
         name="launch_gaps",
@@ -209,6 +211,7 @@ RULES = (
         traits=(
             SHORT_GAPS,
             GRAPH_GAPS,
+            AT_MOST,
         ),
     ),
     Rule(
@@ -221,3 +224,5 @@ RULES = (
         traits=(UNEVEN,),
     ),
 )
+SLOWED = ("host_bound", "launch_gaps")
+"""Rules about time in which the device waits for what a profiler makes slower."""
