@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distprof.analyze.traces.findings.idle import AT_MOST, GRAPH_GAPS, MOST_RATIO, NO_WORKERS, SHORT_GAPS, UNEVEN
+from distprof.analyze.traces.findings.idle import (
+    AT_MOST,
+    GRAPH_GAPS,
+    MOST_RATIO,
+    NO_WORKERS,
+    ONE_STREAM,
+    SHORT_GAPS,
+    UNEVEN,
+)
 from distprof.facts.trace_summary import HostState
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
@@ -168,7 +176,8 @@ def _format_gaps(finding: Finding) -> str:
         return "launch latency, many times over."
     if GRAPH_GAPS in finding.traits:
         return "most of the time is before nodes of CUDA graphs, which wait for something."
-    return "most of the time is in gaps too long for launch latency, so streams wait for something."
+    why = "though there is but one stream" if ONE_STREAM in finding.traits else "so streams wait for something"
+    return f"most of the time is in gaps too long for launch latency, {why}."
 
 
 def _format_latency(finding: Finding) -> str:
@@ -181,6 +190,12 @@ def _format_latency(finding: Finding) -> str:
         return (
             "CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
             "kernels."
+        )
+    if ONE_STREAM in finding.traits:
+        return (
+            "Launches reach the device late, so compare the step time without the profiler and on another machine: a "
+            "profiler that flushes its buffers, a virtual machine or driver that hands launches on in batches, kernels "
+            "that are loaded when they first run."
         )
     return (
         "Look in the timeline before the longest gaps for what the streams wait for: each other (events, wait_stream), "

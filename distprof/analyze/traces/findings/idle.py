@@ -30,6 +30,8 @@ SHORT_GAPS = "short gaps"
 """Trait of launch_gaps: most of the time is in gaps as short as the latency of a launch."""
 GRAPH_GAPS = "graph gaps"
 """Trait of launch_gaps: most of the time is before CUDA graphs and their nodes."""
+ONE_STREAM = "one stream"
+"""Trait of launch_gaps: the device has one stream, so that none waits for another."""
 NO_WORKERS = "no workers"
 """Trait of host_bound: the data loader works in the training process itself."""
 AT_MOST = "at most"
@@ -122,6 +124,8 @@ def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[str]:
         yield SHORT_GAPS
     if gaps.graph_ns >= least_ns:
         yield GRAPH_GAPS
+    if gaps.one_stream:
+        yield ONE_STREAM
 
 
 def _measure_gap(item: TraceSummary, gap: LaunchGap) -> EvidenceItem:
@@ -211,6 +215,7 @@ RULES = (
         traits=(
             SHORT_GAPS,
             GRAPH_GAPS,
+            ONE_STREAM,
             AT_MOST,
         ),
     ),
