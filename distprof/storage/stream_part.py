@@ -32,7 +32,7 @@ from distprof.storage.rank_records import (
 )
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 4
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 5
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30

@@ -119,6 +119,7 @@ def draw_case(seed: int) -> tuple[str, int, ClockLimit, Report]:
         clocks = {slow: (low[0], IDLE_BIT if random.random() < 0.5 else 0)}
     elif case == "too little":
         factor = 1 + (lower - 1) * float(random.uniform(2.6, 5.0))
+        phases = phases if random.random() < 0.5 else ("backward",)
     elif case == "another rank":
         clocks = {other: low}
     else:
