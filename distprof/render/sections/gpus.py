@@ -26,14 +26,14 @@ _REMEDIES = {
 
 
 def describe_throttle(report: Report) -> str:
-    """``rank 5's GPU is throttled: power cap, 1,410 of 1,980 MHz``; empty: none is known to be."""
+    """``Rank 5's GPU is throttled: power cap, 1,410 of 1,980 MHz``; empty: none is known to be."""
     found, rank = report.verdict.throttled, report.verdict.rank
     if found is None:
         return ""
     clock = f"{_format_clock(found.sm_clock_hz)} of {_format_clock(found.sm_clock_max_hz)} MHz"
     others = f"the others' run at {_format_clock(found.others_sm_clock_hz)}"
     explained = "all" if found.explained_ratio >= 1 else format_ratio(found.explained_ratio)
-    return f"rank {rank}'s GPU is throttled: {found.limit}, {clock} ({others}, which explains {explained} of it)"
+    return f"Rank {rank}'s GPU is throttled: {found.limit}, {clock} ({others}, which explains {explained} of it)"
 
 
 def advise_throttle(report: Report) -> str:

@@ -89,7 +89,7 @@ def test_a_rank_whose_gpu_is_throttled_is_said_to_be() -> None:
     report = dataclasses.replace(
         report, verdict=dataclasses.replace(report.verdict, throttled=dataclasses.replace(found, sm_clock_hz=1.41e9))
     )
-    assert "rank 5's GPU is throttled: power cap, 1,410 of 1,980 MHz (the others' run at 1,9" in describe_verdict(
+    assert "Rank 5's GPU is throttled: power cap, 1,410 of 1,980 MHz (the others' run at 1,9" in describe_verdict(
         report
     )
     assert "nvidia-smi -pl" in describe_next(report) and "rank 5" in describe_next(report)
