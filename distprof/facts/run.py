@@ -316,6 +316,9 @@ class Run:
     operations: tuple[RankOperations | None, ...] = ()
     """What the ranks did for the micro-batches of a pipeline, by position in ``ranks``; None: nothing. Empty: no rank
     did, or it is not known."""
+    scheduling: tuple[FloatArray, ...] = ()
+    """How the ranks' training threads got a core, by position in ``ranks``, ``[num_readings, len(SCHEDULING_FIELDS)]``
+    each, as in `distprof.facts.scheduling`. Empty: not read."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()

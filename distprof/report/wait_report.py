@@ -9,6 +9,7 @@ import dataclasses
 import enum
 
 from distprof.facts.run import FORWARDS_ONLY
+from distprof.report.scheduling_report import OffCpu
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,8 @@ class Cause(enum.StrEnum):
     """Outside ``profiler.step()``, in none of these three."""
     SPEED = "speed"
     """It takes longer for nearly all that it does, in proportion; why is not recorded."""
+    OFF_CPU = "off the CPU"
+    """Its training thread is ready, and waits for a core."""
     NETWORK = "network"
 
 
@@ -162,6 +165,8 @@ class Verdict:
     """None: no single module explains it by more than chance, or modules were not profiled."""
     received: ReceivedMore | None = None
     """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
+    off_cpu: OffCpu | None = None
+    """Of the cause "off the CPU". None: of another one."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -209,6 +214,8 @@ class CauseReport:
     """The slow host, or the ends of a slow link."""
     cause: Cause | None
     """What is done there. None: not known."""
+    off_cpu: OffCpu | None = None
+    """As ``Verdict.off_cpu``."""
     pattern: Pattern | None
     """None: not of a rank or host."""
     first_step: int

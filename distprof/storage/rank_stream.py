@@ -3,7 +3,7 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and an end record; a second one says how the process ended after that. A state record says what a rank is
+come steps, and readings of how the training thread gets a core between them, and an end record; a second one says how the process ended after that. A state record says what a rank is
 doing, until a step or the end follows; pending records are steps that its device had not finished then, and count
 unless the step itself is written later.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -135,6 +135,10 @@ class StreamWriter:
         """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
         state = encode_line({"type": "state", "error": text, "stand": None if stand is None else asdict(stand)})
         self._append([*(encode_step(row, None, kind="pending") for row in pending), state])
+
+    def write_scheduling(self, reading: Mapping[str, float]) -> None:
+        """Appends a reading of how the training thread gets a core: `distprof.facts.scheduling.SCHEDULING_FIELDS`."""
+        self._append([encode_line({"type": "scheduling", **reading})])
 
     def write_passed(self) -> None:
         """Makes the state that was written last void."""

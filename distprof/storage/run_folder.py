@@ -267,6 +267,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     return Run(
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
         device_collectives=on_device, operations=tuple(join_operations(stream.operations) for stream in streams),
+        scheduling=tuple(stream.scheduling for stream in streams),
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.hosts.clock_sync import name_host
+from distprof.record.hosts.scheduling import SchedulingWatch
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
@@ -221,6 +222,7 @@ class Job:
                 for watch in (CollectorWatch(self._recorder), compiler):
                     watch.open()
                     self._lefts.append(watch.close)
+                self._step_writer.read_scheduling = SchedulingWatch().read
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:

@@ -8,6 +8,7 @@ from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
+from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
 
 CAUSES = {
@@ -17,6 +18,7 @@ CAUSES = {
     Cause.EVALUATION: "its evaluation, or other forwards between steps", Cause.LOGGING: "its logging",
     Cause.FORWARDS: "its forwards without gradients between steps, such as rollouts",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
+    Cause.OFF_CPU: "its training thread was off the CPU",
     Cause.NETWORK: "its network", Cause.SPEED: "its speed, which makes nearly all that it does longer in proportion",
 }  # fmt: skip
 KINDS = {
@@ -50,6 +52,24 @@ _WHERE = {
     Stretch.CHECKPOINT: "while saving a checkpoint",
     Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
 }  # fmt: skip
+
+
+def describe_off_cpu(off_cpu: OffCpu, *, host: bool = False) -> str:
+    """How long threads of ranks waited for a core, and why, if that is known."""
+    whose = "its ranks' training threads were" if host else "its training thread was"
+    text = f"{whose} off the CPU for {format_time(off_cpu.wait_ns)} of each step"
+    cores = "its cores" if off_cpu.cores is None else f"{off_cpu.cores:,.3g} core{'' if off_cpu.cores == 1 else 's'}"
+    match off_cpu.reason:
+        case OffCpuReason.THREADS:
+            ranks = "" if off_cpu.ranks == 1 else f" of {off_cpu.ranks:,} ranks"
+            return f"{text} ({off_cpu.threads:,} threads{ranks} on {cores})"
+        case OffCpuReason.QUOTA:
+            return f"{text} (its cgroup's quota of {cores} is used up)"
+        case OffCpuReason.STEAL:
+            return f"{text} (other guests of its machine take its host's cores)"
+        case OffCpuReason.OTHERS:
+            return f"{text} (other processes on its {cores})"
+    return text
 
 
 def list_named(causes: Causes | None) -> list[CauseReport]:
@@ -87,6 +107,8 @@ def _name_part(cause: CauseReport) -> str:
     """The phase or stretch in which time is lost, or its speed if that is nearly all of them; empty: not known."""
     if cause.cause is Cause.SPEED:
         return "speed"
+    if cause.cause is Cause.OFF_CPU:
+        return ", ".join(word for word in (clean_text(cause.phase or ""), "off the CPU") if word)
     return "" if cause.phase is None else clean_text(cause.phase)
 
 

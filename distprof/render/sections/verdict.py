@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     NAME_LIMIT,
     NOBODY,
     count_others,
+    describe_off_cpu,
     format_costs,
     format_gain,
     format_period,
@@ -206,6 +207,8 @@ def _format_why(report: Report, verdict: Verdict) -> str:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
     if verdict.cause is Cause.OUTSIDE and lacks_data(report):
         phase += ", perhaps getting its batches"
+    if verdict.off_cpu is not None:
+        return f": {describe_off_cpu(verdict.off_cpu, host=bool(verdict.hosts))}{phase}"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
 
 
