@@ -7,8 +7,8 @@ tell about the time between them, whatever was lost or left out between.
 from __future__ import annotations
 
 SCHEDULING_FIELDS = (
-    "at_ns", "thread", "run_ns", "wait_ns", "preempted", "major_faults", "cores", "core_set", "threads", "busy_ns",
-    "steal_ns", "throttled_ns",
+    "at_ns", "thread", "run_ns", "wait_ns", "preempted", "major_faults", "cores", "core_set", "used_ns", "threads",
+    "busy_ns", "steal_ns", "throttled_ns",
 )  # fmt: skip
 """
 - ``at_ns``: host clock of the rank.
@@ -17,7 +17,8 @@ SCHEDULING_FIELDS = (
 - ``preempted``: how often it was taken off a core while it had work. ``major_faults``: how often it waited for a page.
 - ``cores``: on how many it may run: its affinity, or its cgroup's quota if that is less. ``core_set``: a checksum of
   its affinity, the same for ranks that share their cores.
-- ``threads``: of its process, those that computed since the last such reading; read now and then, as the next three.
+- ``used_ns``: on a core, of all threads of its process.
+- ``threads``: those of them that computed since the last such reading; read now and then, as the next two.
 - ``busy_ns``, ``steal_ns``: of all cores of the host: not idle, stolen time included; and stolen by other guests of its
   machine.
 - ``throttled_ns``: how long its cgroup was stopped because its quota was used up, summed over cores.

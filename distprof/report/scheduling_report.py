@@ -35,7 +35,8 @@ class OffCpuReason(enum.StrEnum):
     QUOTA = "quota"
     """Its cgroup is throttled for half as long as the thread waits, or longer."""
     THREADS = "threads"
-    """The ranks that may run on these cores compute with more threads than these are."""
+    """The ranks that may run on these cores compute with more threads than these are, and the other ones of these
+    threads are on them for half as long as the thread waits, or longer."""
     STEAL = "steal"
     """Its host is a guest, and others took a twentieth of its cores' time or more."""
     OTHERS = "others"
@@ -57,4 +58,4 @@ class OffCpu:
     threads: int | None
     """Threads that compute on these cores, of all ranks that share them."""
     ranks: int
-    """How many these are."""
+    """How many these are; if their cores are not known, how many the cause is about."""

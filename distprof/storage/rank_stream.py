@@ -3,9 +3,9 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and readings of how the training thread gets a core between them, and an end record; a second one says how the process ended after that. A state record says what a rank is
-doing, until a step or the end follows; pending records are steps that its device had not finished then, and count
-unless the step itself is written later.
+come steps, with readings of how the training thread gets a core between them, and an end record; a second one says how
+the process ended after that. A state record says what a rank is doing, until a step or the end follows; pending
+records are steps that its device had not finished then, and count unless the step itself is written later.
 
 A writer that keeps only the latest steps goes on in a new file once its own has enough, and the full one takes the
 place of the one before: see `distprof.storage.rotation`. Every file says everything anew that its steps need.

@@ -25,8 +25,9 @@ from distprof.report.wait_report import LATE_KINDS, Cause
 
 EXPLAINED_RATIO = 0.5
 """Of what a rank is late by: waiting for a core must explain so much to be named."""
-THROTTLED_RATIO = 0.5
-"""Of what the thread waits: a cgroup that is throttled for so long is the reason."""
+BLAMED_RATIO = 0.5
+"""Of what the thread waits: a cgroup that is throttled for so long is the reason, or other threads of the ranks that
+are on these cores for so long."""
 STEAL_RATIO = 0.05
 """Of the time in which the host's cores had work: so much stolen is the reason."""
 _HOST_CAUSES = (Cause.HOST, Cause.INPUT, Cause.BETWEEN)
@@ -81,41 +82,40 @@ def _describe(
     measured_steps: MeasuredSteps, own: list[Scheduling], others: list[Scheduling], positions: list[int]
 ) -> OffCpu:
     waits_ns, others_ns = ([float(each.usual[_WAIT]) for each in group] for group in (own, others))
-    cores, threads, ranks = _count_threads(measured_steps, own, positions)
+    sharing = _list_sharing(measured_steps, own, positions)
+    cores = sharing[0].find_last("cores") if sharing else None
+    counts = [each.find_median("threads") for each in sharing]
+    threads = None if None in counts or not counts else round(sum(filter(None, counts)))
     return OffCpu(
         wait_ns=float(np.median(waits_ns)), others_ns=float(np.median(others_ns)), cores=cores, threads=threads,
-        ranks=ranks, reason=_find_reason(own, cores, threads),
+        ranks=len(sharing) or len(own), reason=_find_reason(own, sharing, cores, threads),
     )  # fmt: skip
 
 
-def _count_threads(
-    measured_steps: MeasuredSteps, own: list[Scheduling], positions: list[int]
-) -> tuple[float | None, int | None, int]:
-    """The cores of the ranks, if they are the same for all, and how many threads of how many ranks compute there."""
+def _list_sharing(measured_steps: MeasuredSteps, own: list[Scheduling], positions: list[int]) -> list[Scheduling]:
+    """All ranks that may run on the cores of these ranks and on no others; empty: these ranks have different cores."""
     sets = {each.find_last("core_set") for each in own}
-    cores = {each.find_last("cores") for each in own}
-    if len(sets) > 1 or len(cores) > 1 or None in cores:
-        return None, None, len(own)
+    if len(sets) > 1 or None in sets:
+        return []
     run = measured_steps.run
-    host = run.ranks[positions[0]].host
-    sharing = [
-        each for position, info in enumerate(run.ranks)
-        if info.host == host and measured_steps.present[position]
-        and (each := read_scheduling(run, position, 0, run.rows.shape[1])) is not None
-        and each.find_last("core_set") in sets
-    ]  # fmt: skip
-    threads = [each.find_median("threads") for each in sharing]
-    known = [number for number in threads if number is not None]
-    return cores.pop(), round(sum(known)) if len(known) == len(threads) else None, len(sharing)
+    host, end = run.ranks[positions[0]].host, run.rows.shape[1]
+    here = [position for position, info in enumerate(run.ranks) if info.host == host]
+    found = [read_scheduling(run, position, 0, end) for position in here]
+    return [each for each in found if each is not None and each.find_last("core_set") in sets]
 
 
-def _find_reason(own: list[Scheduling], cores: float | None, threads: int | None) -> OffCpuReason | None:
-    throttled = [each.find_share("throttled_ns", "wait_ns") or 0.0 for each in own]
-    stolen = [each.find_share("steal_ns", "busy_ns") or 0.0 for each in own]
-    if float(np.median(throttled)) >= THROTTLED_RATIO:
+def _find_reason(
+    own: list[Scheduling], sharing: list[Scheduling], cores: float | None, threads: int | None
+) -> OffCpuReason | None:
+    run, wait, stolen, throttled = (
+        float(np.median([each.find_share(*names) or 0.0 for each in own]))
+        for names in (("run_ns", "at_ns"), ("wait_ns", "at_ns"), ("steal_ns", "busy_ns"), ("throttled_ns", "at_ns"))
+    )
+    used = sum(each.find_share("used_ns", "at_ns") or 0.0 for each in sharing)
+    if throttled >= BLAMED_RATIO * wait:
         return OffCpuReason.QUOTA
-    if cores is not None and threads is not None and threads > cores:
+    if cores is not None and threads is not None and threads > cores and used - run >= BLAMED_RATIO * wait * cores:
         return OffCpuReason.THREADS
-    if float(np.median(stolen)) >= STEAL_RATIO:
+    if stolen >= STEAL_RATIO:
         return OffCpuReason.STEAL
     return None if cores is None or threads is None else OffCpuReason.OTHERS

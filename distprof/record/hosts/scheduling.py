@@ -62,6 +62,7 @@ class SchedulingWatch:
         found: dict[str, float] = {
             "at_ns": self._now(), "thread": thread, "run_ns": waited[0], "wait_ns": waited[1],
             **_read_faults(own / "stat"), **_read_switches(own / "status"), **self._read_cores(thread),
+            **_read_used(self._proc / "self" / "stat"),
         }  # fmt: skip
         if self._taken % RARE_EVERY == 0 or self._taken & (self._taken - 1) == 0:
             found |= {**self._count_threads(), **_read_steal(self._proc / "stat")}
@@ -133,6 +134,12 @@ def _read_stat(path: Path) -> list[int]:
     """The numbers of a thread's ``stat`` behind its name, which may hold anything, and its state; -1: negative."""
     words = _read(path).rpartition(")")[2].split()
     return [int(word) if word.isdecimal() else -1 for word in words]
+
+
+def _read_used(path: Path) -> dict[str, float]:
+    """Of all threads of a process, also those that have ended."""
+    fields = _read_stat(path)
+    return {"used_ns": TICK_NS * (fields[11] + fields[12])} if len(fields) > 12 else {}
 
 
 def _read_faults(path: Path) -> dict[str, float]:

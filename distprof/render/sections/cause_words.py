@@ -39,6 +39,8 @@ NAME_LIMIT = 80
 MAX_HOSTS = 4
 DATA_BETWEEN = "data between steps"
 """Of ``BetweenReport.parts``."""
+NOTABLE_OTHERS_RATIO = 0.1
+"""Of what a thread waits for a core: if others wait for as long, that is said, too."""
 EDGE_RATIO = 0.02
 """Where a cause begins and ends is known to this share of the run."""
 UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
@@ -58,6 +60,8 @@ def describe_off_cpu(off_cpu: OffCpu, *, host: bool = False) -> str:
     """How long threads of ranks waited for a core, and why, if that is known."""
     whose = "its ranks' training threads were" if host else "its training thread was"
     text = f"{whose} off the CPU for {format_time(off_cpu.wait_ns)} of each step"
+    if off_cpu.others_ns >= NOTABLE_OTHERS_RATIO * off_cpu.wait_ns:
+        text += f", the others {format_time(off_cpu.others_ns)}"
     cores = "its cores" if off_cpu.cores is None else f"{off_cpu.cores:,.3g} core{'' if off_cpu.cores == 1 else 's'}"
     match off_cpu.reason:
         case OffCpuReason.THREADS:
@@ -68,7 +72,7 @@ def describe_off_cpu(off_cpu: OffCpu, *, host: bool = False) -> str:
         case OffCpuReason.STEAL:
             return f"{text} (other guests of its machine take its host's cores)"
         case OffCpuReason.OTHERS:
-            return f"{text} (other processes on its {cores})"
+            return f"{text} (other processes run on its {cores})"
     return text
 
 
