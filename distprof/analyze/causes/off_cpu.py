@@ -12,17 +12,17 @@ import math
 import numpy as np
 
 from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
-from distprof.analyze.causes.slow_ranks import ALPHA
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.scheduling import Scheduling, read_scheduling
 from distprof.analyze.stats.significance import t_quantile
-from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.run import Clock, Phase
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import LATE_KINDS, Cause
 
+ALPHA = 0.01
+"""Probability that a thread that waits as long as the others seems to wait longer by chance."""
 EXPLAINED_RATIO = 0.5
 """Of what a rank is late by: waiting for a core must explain so much to be named."""
 BLAMED_RATIO = 0.5
@@ -57,7 +57,7 @@ def explain_off_cpu(
     if len(own) < len(item.rows) or 2 * len(others) < len(found) - len(own) or not others:
         return None
     late_ns = item.taken_ns / len(item.rows) / (acts[-1] - acts[0] + 1)
-    excess_ns = float(fast_median(np.array([_measure_excess(each, others) for each in own])))
+    excess_ns = float(np.median([_measure_excess(each, others) for each in own]))
     if not excess_ns >= EXPLAINED_RATIO * late_ns:
         return None
     numbers = [position for row, position in enumerate(cycles.positions.tolist()) if row in item.rows]
@@ -70,12 +70,12 @@ def _measure_excess(own: Scheduling, others: list[Scheduling]) -> float:
     usual = np.array([each.usual for each in others])
     run_ns, wait_ns = own.usual[[_RUN, _WAIT]]
     while_running = usual[:, _WAIT] / np.maximum(usual[:, _RUN], 1.0)
-    excess_ns = wait_ns - max(float(fast_median(usual[:, _WAIT])), run_ns * float(fast_median(while_running)))
-    count = len(own.windows)
-    spread_ns = fast_median(np.array([each.windows[:, _WAIT].std(ddof=1) for each in others]))
-    spread_ns = max(float(own.windows[:, _WAIT].std(ddof=1)), float(spread_ns))
+    usual_ns = max(float(np.median(usual[:, _WAIT])), float(run_ns * np.median(while_running)))
+    excess_ns, count = float(wait_ns) - usual_ns, len(own.windows)
+    spreads_ns = [float(each.windows[:, _WAIT].std(ddof=1)) for each in (own, *others)]
+    spread_ns = max(spreads_ns[0], float(np.median(spreads_ns[1:])))
     sure = excess_ns > t_quantile(ALPHA, count - 1) * MIDMEAN_FACTOR * spread_ns / math.sqrt(count)
-    return float(excess_ns) if sure else 0.0
+    return excess_ns if sure else 0.0
 
 
 def _describe(

@@ -56,24 +56,22 @@ _WHERE = {
 }  # fmt: skip
 
 
-def describe_off_cpu(off_cpu: OffCpu, *, host: bool = False) -> str:
-    """How long threads of ranks waited for a core, and why, if that is known."""
+def describe_off_cpu(off_cpu: OffCpu, inside: str, *, host: bool) -> str:
+    """How long threads of ranks waited for a core, and why, if that is known; ``inside`` follows in the brackets."""
     whose = "its ranks' training threads were" if host else "its training thread was"
     text = f"{whose} off the CPU for {format_time(off_cpu.wait_ns)} of each step"
     if off_cpu.others_ns >= NOTABLE_OTHERS_RATIO * off_cpu.wait_ns:
         text += f", the others {format_time(off_cpu.others_ns)}"
-    cores = "its cores" if off_cpu.cores is None else f"{off_cpu.cores:,.3g} core{'' if off_cpu.cores == 1 else 's'}"
-    match off_cpu.reason:
-        case OffCpuReason.THREADS:
-            ranks = "" if off_cpu.ranks == 1 else f" of {off_cpu.ranks:,} ranks"
-            return f"{text} ({off_cpu.threads:,} threads{ranks} on {cores})"
-        case OffCpuReason.QUOTA:
-            return f"{text} (its cgroup's quota of {cores} is used up)"
-        case OffCpuReason.STEAL:
-            return f"{text} (other guests of its machine take its host's cores)"
-        case OffCpuReason.OTHERS:
-            return f"{text} (other processes run on its {cores})"
-    return text
+    cores = "cores" if off_cpu.cores is None else f"{off_cpu.cores:,.3g} core{'' if off_cpu.cores == 1 else 's'}"
+    of = "" if off_cpu.ranks == 1 else f" of {off_cpu.ranks:,} ranks"
+    why = {
+        OffCpuReason.THREADS: f"{off_cpu.threads or 0:,} threads{of} on {cores}",
+        OffCpuReason.QUOTA: f"its cgroup's quota of {cores} is used up",
+        OffCpuReason.STEAL: "other guests of its machine take its host's cores",
+        OffCpuReason.OTHERS: f"other processes run on its {cores}", None: "",
+    }[off_cpu.reason]  # fmt: skip
+    brackets = "; ".join(words for words in (why, inside) if words)
+    return f"{text} ({brackets})" if brackets else text
 
 
 def list_named(causes: Causes | None) -> list[CauseReport]:
