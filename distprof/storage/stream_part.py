@@ -37,7 +37,7 @@ SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_READINGS = 1024
-"""Of the kernel's counters of a thread; of twice as many every second one is kept, because they go on counting."""
+"""Of the kernel's counters of a thread; of twice as many every second one is dropped, because they go on counting."""
 _STEP_LINE = b'{"type":"step",'
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
