@@ -99,7 +99,7 @@ class Cause(enum.StrEnum):
     BETWEEN = "between steps"
     """Outside ``profiler.step()``, in none of these three."""
     SPEED = "speed"
-    """It takes longer for nearly all that it does, in proportion; why is not recorded."""
+    """It takes longer for nearly all that it does, in proportion; why is not known."""
     OFF_CPU = "off the CPU"
     """Its training thread is ready, and waits for a core."""
     NETWORK = "network"

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import ProfileConfig
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
@@ -222,7 +223,8 @@ class Job:
                 for watch in (CollectorWatch(self._recorder), compiler):
                     watch.open()
                     self._lefts.append(watch.close)
-                self._step_writer.read_scheduling = SchedulingWatch().read
+                scheduling = ErrorBoundary("how this rank gets a core is no longer read", self._step_writer.note)
+                self._step_writer.read_scheduling = partial(scheduling.run, SchedulingWatch().read)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
