@@ -79,6 +79,7 @@ class HostOptions:
 
 WINDOW_WAIT_S = 60.0
 """How long training waits for the job's folder where the window of its level begins."""
+UNREAD_CORES = "how this rank gets a core is no longer read"
 FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
     "another stream does (profile.collectives=8 times those of every eighth step all the same)"
@@ -223,8 +224,8 @@ class Job:
                 for watch in (CollectorWatch(self._recorder), compiler):
                     watch.open()
                     self._lefts.append(watch.close)
-                scheduling = ErrorBoundary("how this rank gets a core is no longer read", self._step_writer.note)
-                self._step_writer.read_scheduling = partial(scheduling.run, SchedulingWatch().read)
+                boundary, cores = ErrorBoundary(UNREAD_CORES, self._step_writer.note), SchedulingWatch()
+                self._step_writer.read_scheduling = lambda thread: boundary.run(cores.read, thread)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
