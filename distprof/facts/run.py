@@ -320,6 +320,9 @@ class Run:
     gpus: tuple[RankGpu | None, ...] = ()
     """What the driver said of the ranks' GPUs while they trained, by position in ``ranks``; None: nothing. Empty: of no
     rank, or it is not known."""
+    scheduling: tuple[FloatArray, ...] = ()
+    """How the ranks' training threads got a core, by position in ``ranks``, ``[num_readings, len(SCHEDULING_FIELDS)]``
+    each, as in `distprof.facts.scheduling`. Empty: not read."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()

@@ -16,6 +16,7 @@ from distprof.report.gpu_report import GpusReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.pipeline_report import PipelineReport
+from distprof.report.scheduling_report import SchedulingReport
 from distprof.report.step_timeline import LongStep, StepTimeline
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import (
@@ -276,6 +277,8 @@ class RankReport:
     """Mean step less exposed communication on the headline clock. None: not measured."""
     exposed_ns: float | None
     """Mean exposed communication per step on the headline clock. None: not measured."""
+    scheduling: SchedulingReport | None = None
+    """How its training thread got a core. None: not read, or too few times."""
     steps_recorded: int
     """Steps with a row of this rank, warm-up and failed ones too."""
     last_step: int | None

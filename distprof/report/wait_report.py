@@ -10,6 +10,7 @@ import enum
 
 from distprof.facts.gpu import ClockLimit
 from distprof.facts.run import FORWARDS_ONLY
+from distprof.report.scheduling_report import OffCpu
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,9 @@ class Cause(enum.StrEnum):
     BETWEEN = "between steps"
     """Outside ``profiler.step()``, in none of these three."""
     SPEED = "speed"
-    """It takes longer for nearly all that it does, in proportion; why is not recorded."""
+    """It takes longer for nearly all that it does, in proportion; why is not known."""
+    OFF_CPU = "off the CPU"
+    """Its training thread is ready, and waits for a core."""
     NETWORK = "network"
 
 
@@ -182,6 +185,8 @@ class Verdict:
     throttled: ThrottledGpu | None = None
     """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
     it, or its GPU was not sampled."""
+    off_cpu: OffCpu | None = None
+    """Of the cause "off the CPU". None: of another one."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -229,6 +234,8 @@ class CauseReport:
     """The slow host, or the ends of a slow link."""
     cause: Cause | None
     """What is done there. None: not known."""
+    off_cpu: OffCpu | None = None
+    """As ``Verdict.off_cpu``."""
     pattern: Pattern | None
     """None: not of a rank or host."""
     first_step: int

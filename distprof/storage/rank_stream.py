@@ -3,9 +3,10 @@
 A line is a JSON object whose last key is ``crc``, the CRC-32 of everything before it. A truncated or damaged line is
 dropped and counted, and reading continues at the next newline, so a killed writer loses only what it had not written
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
-come steps, and an end record; a second one says how the process ended after that. A state record says what a rank is
+come steps, with readings of how the training thread gets a core between them and, about once a window, records of the
+rank's GPU, and an end record; a second one says how the process ended after that. A state record says what a rank is
 doing, until a step or the end follows; pending records are steps that its device had not finished then, and count
-unless the step itself is written later. Records of the rank's GPU come about once a window.
+unless the step itself is written later.
 
 A writer that keeps only the latest steps goes on in a new file once its own has enough, and the full one takes the
 place of the one before: see `distprof.storage.rotation`. Every file says everything anew that its steps need.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -141,6 +142,10 @@ class StreamWriter:
     def write_gpu(self, caps: GpuCaps, spans: Sequence[GpuSpan]) -> None:
         """Appends what the driver has said of the rank's GPU."""
         self._append([encode_line(encode_gpu(caps, spans))])
+
+    def write_scheduling(self, reading: Mapping[str, float]) -> None:
+        """Appends a reading of how the training thread gets a core: `distprof.facts.scheduling.SCHEDULING_FIELDS`."""
+        self._append([encode_line({"type": "scheduling", **reading})])
 
     def write_passed(self) -> None:
         """Makes the state that was written last void."""

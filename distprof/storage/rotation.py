@@ -135,6 +135,7 @@ def join_parts(readers: Sequence[PartReader]) -> RankStream:
             collectives=(*first.collectives, *last.collectives), warnings=(*first.warnings, *last.warnings),
             device_collectives=(*first.device_collectives, *last.device_collectives), rows_before=first.rows_before,
             operations=(*first.operations, *last.operations), gpus=(*first.gpus, *last.gpus),
+            scheduling=np.concatenate([first.scheduling, last.scheduling]),
         )
     )  # fmt: skip
 

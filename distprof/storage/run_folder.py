@@ -269,6 +269,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
         device_collectives=on_device, operations=tuple(join_operations(stream.operations) for stream in streams),
         gpus=tuple(join_gpus(stream.gpus) for stream in streams),
+        scheduling=tuple(stream.scheduling for stream in streams),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import ProfileConfig
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
@@ -39,6 +40,7 @@ from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.hosts.clock_sync import name_host
+from distprof.record.hosts.scheduling import SchedulingWatch
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
@@ -78,6 +80,7 @@ class HostOptions:
 
 WINDOW_WAIT_S = 60.0
 """How long training waits for the job's folder where the window of its level begins."""
+UNREAD_CORES = "how this rank gets a core is no longer read"
 FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
     "another stream does (profile.collectives=8 times those of every eighth step all the same)"
@@ -222,6 +225,8 @@ class Job:
                 for watch in (CollectorWatch(self._recorder), compiler):
                     watch.open()
                     self._lefts.append(watch.close)
+                boundary, cores = ErrorBoundary(UNREAD_CORES, self._step_writer.note), SchedulingWatch()
+                self._step_writer.read_scheduling = lambda thread: boundary.run(cores.read, thread)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:

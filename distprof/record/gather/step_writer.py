@@ -77,6 +77,9 @@ class StepWriter:
         self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
         self._thread = threading.get_ident() if thread is None else thread  # of training
+        self._kernel_thread: int | None = None  # the same, as the kernel numbers it, once it has begun a step
+        self.read_scheduling: Callable[[int], dict[str, float] | None] | None = None
+        """Reads how that thread gets a core. None: nothing does."""
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: RankState | None = None  # where the rank stood in a stall that has not passed
         self._passed_s: list[float] = []  # of hangs that were suspected, and ended
@@ -87,7 +90,7 @@ class StepWriter:
         self._writer = writer
 
     def _stay_on_this_thread(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread, self._kernel_thread = threading.get_ident(), threading.get_native_id()
 
     def take(self, wait: bool, most: int = QUEUED_STEPS) -> list[FloatArray]:
         """Packs and writes the oldest steps that have finished, and returns the rows, after those written in a stall.
@@ -99,6 +102,8 @@ class StepWriter:
         with self._taking:
             saved, self._saved = self._saved, []
             rows = [*saved, *self._take(wait, most)]
+            if rows and not wait:
+                self._write_scheduling()
         with self._lock:
             self._write_gpu()
         return rows
@@ -335,6 +340,15 @@ class StepWriter:
             self._writer.write_gpu(self.gpu.caps, spans)
         except OSError as error:
             self.refuse("power and clocks of the GPU are no longer written", error, "; training goes on")
+
+    def _write_scheduling(self) -> None:
+        """Writes how the training thread gets a core, after steps, so that there are never more such readings."""
+        if self.read_scheduling is None or self._kernel_thread is None:
+            return
+        reading = self.read_scheduling(self._kernel_thread)
+        with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
+            if self._writer is not None and reading is not None:
+                self._writer.write_scheduling(reading)
 
 
 def _describe_passed(seconds: list[float]) -> str:

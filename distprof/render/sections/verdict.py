@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     NAME_LIMIT,
     NOBODY,
     count_others,
+    describe_off_cpu,
     format_costs,
     format_gain,
     format_period,
@@ -202,7 +203,10 @@ def _format_cause_when(report: Report) -> str:
 
 def _format_why(report: Report, verdict: Verdict) -> str:
     excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
-    phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
+    inside = "" if verdict.phase is None else f"{clean_text(verdict.phase)} {excess}".rstrip()
+    if verdict.off_cpu is not None:
+        return f": {describe_off_cpu(verdict.off_cpu, inside, host=bool(verdict.hosts))}"
+    phase = f" ({inside})" if inside else ""
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
     if verdict.cause is Cause.OUTSIDE and lacks_data(report):
