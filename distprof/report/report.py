@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.writer_liveness import LastWrite
+from distprof.report.gpu_report import GpusReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.pipeline_report import PipelineReport
 from distprof.report.probe_report import ProbeReport
+from distprof.report.scheduling_report import SchedulingReport
 from distprof.report.step_timeline import LongStep, StepTimeline
 from distprof.report.trace_report import TraceReport
 from distprof.report.wait_report import (
@@ -276,6 +278,8 @@ class RankReport:
     """Mean step less exposed communication on the headline clock. None: not measured."""
     exposed_ns: float | None
     """Mean exposed communication per step on the headline clock. None: not measured."""
+    scheduling: SchedulingReport | None = None
+    """How its training thread got a core. None: not read, or too few times."""
     steps_recorded: int
     """Steps with a row of this rank, warm-up and failed ones too."""
     last_step: int | None
@@ -417,6 +421,8 @@ class Report:
     """The devices' time according to traces, and the findings. None: there are no traces."""
     modules: JobModules | None
     """What the modules of the model hold, compute and take on the ranks. None: they were not profiled."""
+    gpus: GpusReport | None
+    """Energy and clocks of the ranks' GPUs while they trained. None: none was sampled."""
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
     bandwidths: tuple[BandwidthReport, ...]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from distprof.facts.gpu import ClockLimit
 from distprof.facts.run import FORWARDS_ONLY
+from distprof.report.scheduling_report import OffCpu
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,9 @@ class Cause(enum.StrEnum):
     BETWEEN = "between steps"
     """Outside ``profiler.step()``, in none of these three."""
     SPEED = "speed"
-    """It takes longer for nearly all that it does, in proportion; why is not recorded."""
+    """It takes longer for nearly all that it does, in proportion; why is not known."""
+    OFF_CPU = "off the CPU"
+    """Its training thread is ready, and waits for a core."""
     NETWORK = "network"
 
 
@@ -133,6 +137,22 @@ class ReceivedMore:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottledGpu:
+    """The clock of the GPU of a rank that is late on the device, over the steps in which it is."""
+
+    limit: ClockLimit
+    """What limits it in most of the time, as the driver says; of several the one that says most."""
+    sm_clock_hz: float
+    """Mean clock of its streaming multiprocessors."""
+    others_sm_clock_hz: float
+    """Median of the same over the other ranks' GPUs of the same model."""
+    sm_clock_max_hz: float
+    """The highest that the card has."""
+    explained_ratio: float
+    """By how much less the clock is lower than the others', over how much longer the rank takes; 1 at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Who held whom up and why, or that nobody can be named."""
 
@@ -162,6 +182,11 @@ class Verdict:
     """None: no single module explains it by more than chance, or modules were not profiled."""
     received: ReceivedMore | None = None
     """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
+    throttled: ThrottledGpu | None = None
+    """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
+    it, or its GPU was not sampled."""
+    off_cpu: OffCpu | None = None
+    """Of the cause "off the CPU". None: of another one."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -209,6 +234,8 @@ class CauseReport:
     """The slow host, or the ends of a slow link."""
     cause: Cause | None
     """What is done there. None: not known."""
+    off_cpu: OffCpu | None = None
+    """As ``Verdict.off_cpu``."""
     pattern: Pattern | None
     """None: not of a rank or host."""
     first_step: int

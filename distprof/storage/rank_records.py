@@ -28,6 +28,7 @@ from distprof.facts.run import (
     Segments,
     Stretch,
 )
+from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
 
 T = TypeVar("T", float, FloatArray)
@@ -111,6 +112,17 @@ def read_state(record: Mapping[str, Any]) -> tuple[str | None, RankState | None]
     possible &= min(peers) >= 0 and len(stand.stopped) <= MAX_STOPPED
     possible &= all(len(stopped.stack) <= MAX_FRAMES for stopped in stand.stopped)
     return text, stand if possible else None
+
+
+def read_scheduling(record: Mapping[str, Any]) -> FloatArray | None:
+    """A reading of how a thread gets a core, ``[len(SCHEDULING_FIELDS)]``. None: it lacks what every one has, or a
+    number is impossible."""
+    values = [record.get(name) for name in SCHEDULING_FIELDS]
+    if not set(map(type, values)) <= _NUMBERS or not all(is_whole(value, MAX_EXACT) for value in values[:4]):
+        return None
+    if any(value is not None and not 0 <= value <= MAX_EXACT for value in values):
+        return None
+    return np.array(values, dtype=np.float64)  # None becomes NaN
 
 
 def mark_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:

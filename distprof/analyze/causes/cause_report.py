@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.analyze.causes.off_cpu import explain_off_cpu
 from distprof.analyze.causes.outliers import count_stalls, is_only_its_own
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
@@ -20,6 +21,7 @@ from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
 from distprof.analyze.stats.statistics import median_of_others
 from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.report.scheduling_report import OffCpu
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, Pattern, VerdictKind
 
 CRITICAL_RATIO = 0.1
@@ -100,11 +102,12 @@ def _report_named(
     acts = np.flatnonzero(item.acts)
     first, last = _step_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
     stalls = item.kind is VerdictKind.STALLS
+    cause, off_cpu = name_cause(measured_steps, cycles, item)
     return dataclasses.replace(
         _report(measured_steps, cycles, item.kind, cost, joint_ns, scale),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
-        cause=name_cause(measured_steps, cycles, item), pattern=item.pattern, first_step=first, last_step=last,
+        cause=cause, off_cpu=off_cpu, pattern=item.pattern, first_step=first, last_step=last,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
@@ -131,7 +134,16 @@ def _step_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Se
     return first, last
 
 
-def name_cause(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> Cause | None:
+def name_cause(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
+) -> tuple[Cause | None, OffCpu | None]:
+    """What a rank does where it loses the time, or that it waits for a core there, and why."""
+    cause = _name_work(measured_steps, cycles, item)
+    off_cpu = explain_off_cpu(measured_steps, cycles, item, cause)
+    return cause if off_cpu is None else Cause.OFF_CPU, off_cpu
+
+
+def _name_work(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> Cause | None:
     """What is done in the part; on a device clock, launching if the device waits for that. None: not known."""
     if item.kind is VerdictKind.SLOW_LINK:
         return Cause.NETWORK

@@ -133,11 +133,12 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
     others = len(cycles.positions) - (len(item.rows) if about_ranks else 0)
     one = about_ranks and len(item.rows) == 1
     held = None if cycles.span > 1 and item.pattern is Pattern.INTERMITTENT else float(item.acts.mean())
+    cause, off_cpu = name_cause(measured_steps, cycles, item)
     return Verdict(
         kind=item.kind, critical=is_critical(cycles, item, cost), confirmed=confirmed,
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
-        phase=None if item.part is None else item.part.value, cause=name_cause(measured_steps, cycles, item),
+        phase=None if item.part is None else item.part.value, cause=cause, off_cpu=off_cpu,
         hosts=item.hosts, late_ns=measure_late(cycles, item),
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,

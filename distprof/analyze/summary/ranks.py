@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed, compute_own_times
+from distprof.analyze.stats.scheduling import report_scheduling
 from distprof.analyze.stats.statistics import as_number
 from distprof.facts.roles import read_work
 from distprof.facts.run import FloatArray, Peak
@@ -148,6 +149,7 @@ def _report_rank(
     peaks = run.column("memory_peak_bytes")[position, usual]
     known = peaks[np.isfinite(peaks)]
     steps = run.column("step")[position, recorded]
+    counted = np.flatnonzero(measured_steps.counted)
     return RankReport(
         rank=info.rank,
         host=info.host,
@@ -170,6 +172,7 @@ def _report_rank(
         peak_source=info.peak.source,
         own_ns=as_number(float(own_ns)),
         exposed_ns=as_number(float(exposed_ns)),
+        scheduling=report_scheduling(run, position, int(counted[0]), int(counted[-1]) + 1) if len(counted) else None,
         steps_recorded=int(recorded.sum()),
         last_step=int(steps.max()) if steps.size else None,
         apart=describe_other_work(measured_steps, position) if measured_steps.apart[position] else None,

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import ProfileConfig
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
@@ -30,6 +31,7 @@ from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.rank.suspected_hang import open_suspicion
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
 from distprof.profiler.windows.window_coordinator import open_coordinator
+from distprof.record.device.gpu_sampler import GpuSampler
 from distprof.record.device.rank_info import describe_rank, measure_beside_others
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.end_on_signal import end_on_signal
@@ -38,6 +40,7 @@ from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.hosts.clock_sync import name_host
+from distprof.record.hosts.scheduling import SchedulingWatch
 from distprof.record.stalls.signals import SignalWatch
 from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
@@ -77,6 +80,7 @@ class HostOptions:
 
 WINDOW_WAIT_S = 60.0
 """How long training waits for the job's folder where the window of its level begins."""
+UNREAD_CORES = "how this rank gets a core is no longer read"
 FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
     "another stream does (profile.collectives=8 times those of every eighth step all the same)"
@@ -221,6 +225,8 @@ class Job:
                 for watch in (CollectorWatch(self._recorder), compiler):
                     watch.open()
                     self._lefts.append(watch.close)
+                boundary, cores = ErrorBoundary(UNREAD_CORES, self._step_writer.note), SchedulingWatch()
+                self._step_writer.read_scheduling = lambda thread: boundary.run(cores.read, thread)
         if self._failed is None or self._context.world.size == 1:
             self._join()
         else:
@@ -321,6 +327,8 @@ class Job:
             self._recorder.timeline.move_place(place)
         captures = int(tool_captures(self._ranges, world.device))
         self._opened = opened
+        if context.phases and not self._bystander and info.device_uuid is not None:
+            self._sample_gpu(info.device_uuid)
         if own is not None:  # a rank may hang from now on, also in what follows here
             self._watch_stalls(opened)
             if context.phases:  # at level off there is nothing to compare
@@ -343,6 +351,12 @@ class Job:
         self._rendezvous.meet()
         own, meeting = self._rendezvous.connect("rows", "meeting")
         return own, meeting
+
+    def _sample_gpu(self, uuid: str) -> None:
+        sampler = GpuSampler(uuid, window_s=self._context.profile.window_s, note=self._step_writer.note)
+        self._step_writer.gpu, self._exchange.read_gpu = sampler, sampler.read_latest
+        self._lefts.append(sampler.close)
+        sampler.start()
 
     def _watch_stalls(self, opened: OpenRankContext) -> None:
         """Has this rank write where it stands if it waits for others for too long, or for one that has died."""
@@ -376,7 +390,7 @@ class Job:
         begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)
         self._rank_zero = RankZero(
             opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop,
-            coordinator=coordinator, lose=self._lose,
+            coordinator=coordinator, lose=self._lose, read_gpus=lambda: self._exchange.gpus,
         )  # fmt: skip
         self._lefts.append(self._rank_zero.leave)
         self._gather_thread.deliver = self._rank_zero.deliver

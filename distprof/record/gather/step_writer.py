@@ -13,6 +13,7 @@ import torch
 from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray
 from distprof.facts.stand import GroupState, RankState, StoppedRank
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
+from distprof.record.device.gpu_sampler import GpuSampler
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
 from distprof.record.stalls.stacks import read_trace
 from distprof.record.step.recorder import Recorder
@@ -68,12 +69,17 @@ class StepWriter:
         self._refused = False
         self._notes: list[str] = []
         self._exchanges = False
+        self.gpu: GpuSampler | None = None
+        """What samples the rank's GPU. None: nothing does."""
         self.forwards: int | None = None
         """Forwards without gradients of a rank that takes no step. None: it takes steps."""
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
         self._windows: deque[range] = deque(maxlen=_LAST_WINDOWS)
         self._saved: list[FloatArray] = []  # rows that were written during a stall and not returned yet
         self._thread = threading.get_ident() if thread is None else thread  # of training
+        self._kernel_thread: int | None = None  # the same, as the kernel numbers it, once it has begun a step
+        self.read_scheduling: Callable[[int], dict[str, float] | None] | None = None
+        """Reads how that thread gets a core. None: nothing does."""
         recorder.at_next_step(self._stay_on_this_thread)
         self._stalled: RankState | None = None  # where the rank stood in a stall that has not passed
         self._passed_s: list[float] = []  # of hangs that were suspected, and ended
@@ -84,7 +90,7 @@ class StepWriter:
         self._writer = writer
 
     def _stay_on_this_thread(self) -> None:
-        self._thread = threading.get_ident()
+        self._thread, self._kernel_thread = threading.get_ident(), threading.get_native_id()
 
     def take(self, wait: bool, most: int = QUEUED_STEPS) -> list[FloatArray]:
         """Packs and writes the oldest steps that have finished, and returns the rows, after those written in a stall.
@@ -95,7 +101,12 @@ class StepWriter:
         """
         with self._taking:
             saved, self._saved = self._saved, []
-            return [*saved, *self._take(wait, most)]
+            rows = [*saved, *self._take(wait, most)]
+            if rows and not wait:
+                self._write_scheduling()
+        with self._lock:
+            self._write_gpu()
+        return rows
 
     def take_rest(self) -> None:
         """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
@@ -167,6 +178,9 @@ class StepWriter:
         with self._lock:
             if self._writer is None:
                 return
+            if self.gpu is not None:
+                self.gpu.close()
+                self._write_gpu()
             unseen = None
             if ended == "completed":
                 unseen = find_unseen(read_ring(), self._last)
@@ -318,6 +332,23 @@ class StepWriter:
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")
+
+    def _write_gpu(self) -> None:
+        if self._writer is None or self.gpu is None or self._unwritten or not (spans := self.gpu.take()):
+            return
+        try:
+            self._writer.write_gpu(self.gpu.caps, spans)
+        except OSError as error:
+            self.refuse("power and clocks of the GPU are no longer written", error, "; training goes on")
+
+    def _write_scheduling(self) -> None:
+        """Writes how the training thread gets a core, after steps, so that there are never more such readings."""
+        if self.read_scheduling is None or self._kernel_thread is None:
+            return
+        reading = self.read_scheduling(self._kernel_thread)
+        with self._lock, contextlib.suppress(OSError):  # a full disk is reported with the steps
+            if self._writer is not None and reading is not None:
+                self._writer.write_scheduling(reading)
 
 
 def _describe_passed(seconds: list[float]) -> str:

@@ -8,6 +8,7 @@ from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.report import Report
+from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
 
 CAUSES = {
@@ -17,6 +18,7 @@ CAUSES = {
     Cause.EVALUATION: "its evaluation, or other forwards between steps", Cause.LOGGING: "its logging",
     Cause.FORWARDS: "its forwards without gradients between steps, such as rollouts",
     Cause.BETWEEN: "its work between steps, such as loading data or logging",
+    Cause.OFF_CPU: "its training thread was off the CPU",
     Cause.NETWORK: "its network", Cause.SPEED: "its speed, which makes nearly all that it does longer in proportion",
 }  # fmt: skip
 KINDS = {
@@ -37,6 +39,8 @@ NAME_LIMIT = 80
 MAX_HOSTS = 4
 DATA_BETWEEN = "data between steps"
 """Of ``BetweenReport.parts``."""
+NOTABLE_OTHERS_RATIO = 0.1
+"""Of what a thread waits for a core: if others wait for as long, that is said, too."""
 EDGE_RATIO = 0.02
 """Where a cause begins and ends is known to this share of the run."""
 UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
@@ -50,6 +54,24 @@ _WHERE = {
     Stretch.CHECKPOINT: "while saving a checkpoint",
     Stretch.LOGGING: "while logging", Stretch.BETWEEN: "between steps",
 }  # fmt: skip
+
+
+def describe_off_cpu(off_cpu: OffCpu, inside: str, *, host: bool) -> str:
+    """How long threads of ranks waited for a core, and why, if that is known; ``inside`` follows in the brackets."""
+    whose = "its ranks' training threads were" if host else "its training thread was"
+    text = f"{whose} off the CPU for {format_time(off_cpu.wait_ns)} of each step"
+    if off_cpu.others_ns >= NOTABLE_OTHERS_RATIO * off_cpu.wait_ns:
+        text += f", the others {format_time(off_cpu.others_ns)}"
+    cores = "cores" if off_cpu.cores is None else f"{off_cpu.cores:,.3g} core{'' if off_cpu.cores == 1 else 's'}"
+    of = "" if off_cpu.ranks == 1 else f" of {off_cpu.ranks:,} ranks"
+    why = {
+        OffCpuReason.THREADS: f"{off_cpu.threads or 0:,} threads{of} on {cores}",
+        OffCpuReason.QUOTA: f"its cgroup's quota of {cores} is used up",
+        OffCpuReason.STEAL: "other guests of its machine take its host's cores",
+        OffCpuReason.OTHERS: f"other processes run on its {cores}", None: "",
+    }[off_cpu.reason]  # fmt: skip
+    brackets = "; ".join(words for words in (why, inside) if words)
+    return f"{text} ({brackets})" if brackets else text
 
 
 def list_named(causes: Causes | None) -> list[CauseReport]:
@@ -87,6 +109,8 @@ def _name_part(cause: CauseReport) -> str:
     """The phase or stretch in which time is lost, or its speed if that is nearly all of them; empty: not known."""
     if cause.cause is Cause.SPEED:
         return "speed"
+    if cause.cause is Cause.OFF_CPU:
+        return ", ".join(word for word in (clean_text(cause.phase or ""), "off the CPU") if word)
     return "" if cause.phase is None else clean_text(cause.phase)
 
 

@@ -14,11 +14,13 @@ from distprof.render.sections.cause_words import (
     name_link,
     read_cost,
 )
+from distprof.render.sections.gpus import advise_throttle
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
 from distprof.report.report import Report
+from distprof.report.scheduling_report import OffCpuReason
 from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind
 
 TEXT_LIMIT = 300
@@ -38,6 +40,15 @@ _BY_CAUSE = {
     Cause.SPEED: "see what else runs on {who}'s cores; compare its clock rates and throttling (distprof doctor)",
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
+_BY_REASON = {
+    OffCpuReason.THREADS: "give {who} fewer threads (OMP_NUM_THREADS, torch.set_num_threads) or more cores "
+    "(--cpus-per-task, numactl)",
+    OffCpuReason.QUOTA: "raise the CPU quota of {who}'s cgroup (docker run --cpus, limits.cpu of its pod)",
+    OffCpuReason.STEAL: "move {who} to a host that is not overbooked: its hypervisor gives its cores to other guests",
+    OffCpuReason.OTHERS: "take what else runs on {who}'s cores away (top; workers of loaders too), or pin it to others",
+    None: "see what else runs on {who}'s cores, and whether it has fewer cores than threads",
+}  # fmt: skip
+"""By why a training thread was off the CPU."""
 _MARK_DATA = {
     Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
     Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',
@@ -72,6 +83,10 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else name_rank(report, verdict.rank)
             if verdict.received is not None:
                 return f"balance what the experts get: compare the router's loads on {who} with the others'"
+            if verdict.throttled is not None:
+                return advise_throttle(report)
+            if verdict.off_cpu is not None:
+                return _BY_REASON[verdict.off_cpu.reason].format(who=who)
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)

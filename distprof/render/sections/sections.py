@@ -9,6 +9,7 @@ from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.ends import name_end
+from distprof.render.sections.gpus import show_gpus
 from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
@@ -60,6 +61,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
         show_memory(report),
         show_traced_modules(report),
         *list_rank_sections(report),
+        show_scheduling(report),
         _show_communication(report),
         show_bandwidths(report),
         Section(key="coverage", title="coverage", facts=coverage),
@@ -174,6 +176,9 @@ def _list_notes(step: StepReport, between: BetweenReport | None, *, recorded: bo
 
 RANK_HEADS = ("FLOP/s", "MFU", "mem. peak", "mem. now", "last step", "ended")
 DEVICE_HEADS = ("rank", "device", "memory", "in use", "busy", "power", "temp.", "processes")
+SCHEDULING_HEADS = (
+    "rank", "place", "on a core", "off the CPU", "preempted", "disk faults", "threads", "cores", "throttled", "steal",
+)  # fmt: skip
 TEXTS = ("place", "host", "device", "did")
 NAME_LIMIT, DEVICE_LIMIT = 160, 12
 """Characters of a host's or a device's name, and of a device such as ``cuda:0``."""
@@ -234,7 +239,25 @@ def list_rank_sections(report: Report) -> list[Section]:
             notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
         ),
         Section(key="devices", title="devices, before the first step", columns=devices if shown_heads else ()),
+        show_gpus(report, {rank.rank for rank in ranks}),
     ]  # fmt: skip
+
+
+def show_scheduling(report: Report) -> Section:
+    """How the ranks' training threads got cores, per step."""
+    rows = [
+        [
+            str(rank.rank), describe_place(report, rank.rank), format_milliseconds(own.run_ns),
+            format_milliseconds(own.wait_ns), *map(format_count, (own.preempted, own.major_faults)),
+            *("" if number is None else f"{number:,.3g}" for number in (own.threads, own.cores)),
+            format_ratio(own.throttled_ratio), format_ratio(own.steal_ratio),
+        ]
+        for rank in map(report.ranks.__getitem__, choose_rows(report)) if (own := rank.scheduling) is not None
+    ]  # fmt: skip
+    return Section(
+        key="scheduling", title="cores: each rank's training thread, per step, ms",
+        columns=make_columns(SCHEDULING_HEADS, rows, ("place",), non_empty_only=True),
+    )  # fmt: skip
 
 
 def _title_ranks(report: Report, left_out: int) -> str:

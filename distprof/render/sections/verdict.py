@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     NAME_LIMIT,
     NOBODY,
     count_others,
+    describe_off_cpu,
     format_costs,
     format_gain,
     format_period,
@@ -26,6 +27,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
+from distprof.render.sections.gpus import describe_throttle
 from distprof.render.sections.pipeline import describe_pipeline_verdict
 from distprof.render.sections.probes import describe_probes
 from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
@@ -87,7 +89,8 @@ def describe_verdict(report: Report) -> str:
     if report.world_size == 1:
         return _describe_alone(report)
     sentence = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
-    after = [text for text in (count_others(report), _describe_basis(report), _describe_probes(report)) if text]
+    after = [describe_throttle(report), count_others(report), _describe_basis(report), _describe_probes(report)]
+    after = [text for text in after if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
     if larger:
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]
@@ -206,7 +209,10 @@ def _format_cause_when(report: Report) -> str:
 
 def _format_why(report: Report, verdict: Verdict) -> str:
     excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
-    phase = "" if verdict.phase is None else f" ({f'{clean_text(verdict.phase)} {excess}'.rstrip()})"
+    inside = "" if verdict.phase is None else f"{clean_text(verdict.phase)} {excess}".rstrip()
+    if verdict.off_cpu is not None:
+        return f": {describe_off_cpu(verdict.off_cpu, inside, host=bool(verdict.hosts))}"
+    phase = f" ({inside})" if inside else ""
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
     if verdict.cause is Cause.OUTSIDE and lacks_data(report):

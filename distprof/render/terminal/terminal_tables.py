@@ -22,6 +22,7 @@ SPARE: dict[str, tuple[str, ...]] = {
     "ranges": ("count",),
     "stands": ("called from",),
     "causes": ("late", "part", "critical"),
+    "scheduling": ("disk faults", "steal", "throttled", "place"),
     "evidence": ("steps that agree",),
     "what_if": ("rank-hours a day", "tokens/s"),
     "waits": ("group", "payload", "count", "place", "transfer"),

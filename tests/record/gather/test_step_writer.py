@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_steps_are_written_as_they_are_taken(tmp_path: Path) -> None:
     stream = read_stream(tmp_path / "a")
     assert [row[COLUMN["step"]] for row in stream.rows] == [0, 1]
     assert stream.info.ended == "completed" and stream.info.notes == ("something was not measured",)
+
+
+def test_how_the_thread_gets_a_core_is_read_after_steps_and_never_at_the_end(tmp_path: Path) -> None:
+    recorder, step_writer, _ = make_step_writer(tmp_path / "a", [])
+    asked: list[int] = []
+
+    def read(thread: int) -> dict[str, float] | None:
+        asked.append(thread)
+        counted = {"at_ns": len(asked), "thread": thread, "run_ns": 1, "wait_ns": 2}
+        return counted if len(asked) != 2 else None
+
+    step_writer.read_scheduling = read
+    step_writer.take(False)  # before the first step
+    for step in range(3):
+        record(recorder, step)
+        step_writer.take(False)
+        step_writer.take(False)  # nothing new
+    record(recorder, 3)
+    step_writer.take(True)
+    step_writer.end("completed")
+    assert asked == [threading.get_native_id()] * 3
+    assert read_stream(tmp_path / "a").scheduling[:, 0].tolist() == [1, 3]
 
 
 def test_fault_29_what_left_a_phase_the_wrong_way_is_in_the_notes(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Is a rank late because its training thread was ready to run, and had no core?
+
+Each rank reads how long its training thread waited for a core. A rank that has more to do, on a host where all wait,
+waits longer because it runs longer: what its waiting exceeds the others' by counts only as far as it also exceeds
+theirs for the time that it runs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
+from distprof.analyze.cycles.sync_cycles import SyncCycles
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.scheduling import Scheduling, read_scheduling
+from distprof.analyze.stats.significance import t_quantile
+from distprof.facts.run import Clock, Phase
+from distprof.report.scheduling_report import OffCpu, OffCpuReason
+from distprof.report.wait_report import LATE_KINDS, Cause
+
+ALPHA = 0.01
+"""Probability that a thread that waits as long as the others seems to wait longer by chance."""
+EXPLAINED_RATIO = 0.5
+"""Of what a rank is late by: waiting for a core must explain so much to be named."""
+BLAMED_RATIO = 0.5
+"""Of what the thread waits: a cgroup that is throttled for so long is the reason, or other threads of the ranks that
+are on these cores for so long."""
+STEAL_RATIO = 0.05
+"""Of the time in which the host's cores had work: so much stolen is the reason."""
+_HOST_CAUSES = (Cause.HOST, Cause.INPUT, Cause.BETWEEN)
+_RUN, _WAIT = 0, 1
+
+
+def explain_off_cpu(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause, cause: Cause | None
+) -> OffCpu | None:
+    """Why the ranks of a candidate wait for a core. None: they do not, or that does not explain most of their lateness.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        cycles: The waits between which the candidate was found.
+        item: The candidate.
+        cause: What its ranks do where they lose the time: a device may not wait for its host, and backward of a model
+            on a device runs on other threads than the training thread.
+    """
+    acts = np.flatnonzero(item.acts)
+    on_others = cause not in _HOST_CAUSES or item.part is Phase.BACKWARD
+    if item.kind not in LATE_KINDS or not len(acts) or (cycles.clock is Clock.DEVICE and on_others):
+        return None
+    first, end = int(cycles.steps[acts[0]]), int(cycles.steps[acts[-1]]) + 1
+    found = [read_scheduling(measured_steps.run, int(position), first, end) for position in cycles.positions]
+    own = [each for row, each in enumerate(found) if row in item.rows and each is not None]
+    others = [each for row, each in enumerate(found) if row not in item.rows and each is not None]
+    if len(own) < len(item.rows) or 2 * len(others) < len(found) - len(own) or not others:
+        return None
+    late_ns = item.taken_ns / len(item.rows) / (acts[-1] - acts[0] + 1)
+    excess_ns = float(np.median([_measure_excess(each, others) for each in own]))
+    if not excess_ns >= EXPLAINED_RATIO * late_ns:
+        return None
+    numbers = [position for row, position in enumerate(cycles.positions.tolist()) if row in item.rows]
+    return _describe(measured_steps, own, others, numbers)
+
+
+def _measure_excess(own: Scheduling, others: list[Scheduling]) -> float:
+    """How much longer a thread waits per step than the others do, and than they would if they ran as long, ns; 0 if
+    that is within chance, by Student's t of its windows."""
+    usual = np.array([each.usual for each in others])
+    run_ns, wait_ns = own.usual[[_RUN, _WAIT]]
+    while_running = usual[:, _WAIT] / np.maximum(usual[:, _RUN], 1.0)
+    usual_ns = max(float(np.median(usual[:, _WAIT])), float(run_ns * np.median(while_running)))
+    excess_ns, count = float(wait_ns) - usual_ns, len(own.windows)
+    spreads_ns = [float(each.windows[:, _WAIT].std(ddof=1)) for each in (own, *others)]
+    spread_ns = max(spreads_ns[0], float(np.median(spreads_ns[1:])))
+    sure = excess_ns > t_quantile(ALPHA, count - 1) * MIDMEAN_FACTOR * spread_ns / math.sqrt(count)
+    return excess_ns if sure else 0.0
+
+
+def _describe(
+    measured_steps: MeasuredSteps, own: list[Scheduling], others: list[Scheduling], positions: list[int]
+) -> OffCpu:
+    waits_ns, others_ns = ([float(each.usual[_WAIT]) for each in group] for group in (own, others))
+    sharing = _list_sharing(measured_steps, own, positions)
+    cores = sharing[0].find_last("cores") if sharing else None
+    counts = [each.find_median("threads") for each in sharing]
+    threads = None if None in counts or not counts else round(sum(filter(None, counts)))
+    return OffCpu(
+        wait_ns=float(np.median(waits_ns)), others_ns=float(np.median(others_ns)), cores=cores, threads=threads,
+        ranks=len(sharing) or len(own), reason=_find_reason(own, sharing, cores, threads),
+    )  # fmt: skip
+
+
+def _list_sharing(measured_steps: MeasuredSteps, own: list[Scheduling], positions: list[int]) -> list[Scheduling]:
+    """All ranks that may run on the cores of these ranks and on no others; empty: these ranks have different cores."""
+    sets = {each.find_last("core_set") for each in own}
+    if len(sets) > 1 or None in sets:
+        return []
+    run = measured_steps.run
+    host, end = run.ranks[positions[0]].host, run.rows.shape[1]
+    here = [position for position, info in enumerate(run.ranks) if info.host == host]
+    found = [read_scheduling(run, position, 0, end) for position in here]
+    return [each for each in found if each is not None and each.find_last("core_set") in sets]
+
+
+def _find_reason(
+    own: list[Scheduling], sharing: list[Scheduling], cores: float | None, threads: int | None
+) -> OffCpuReason | None:
+    run, wait, stolen, throttled = (
+        float(np.median([each.find_share(*names) or 0.0 for each in own]))
+        for names in (("run_ns", "at_ns"), ("wait_ns", "at_ns"), ("steal_ns", "busy_ns"), ("throttled_ns", "at_ns"))
+    )
+    used = sum(each.find_share("used_ns", "at_ns") or 0.0 for each in sharing)
+    if throttled >= BLAMED_RATIO * wait:
+        return OffCpuReason.QUOTA
+    if cores is not None and threads is not None and threads > cores and used - run >= BLAMED_RATIO * wait * cores:
+        return OffCpuReason.THREADS
+    if stolen >= STEAL_RATIO:
+        return OffCpuReason.STEAL
+    return None if cores is None or threads is None else OffCpuReason.OTHERS

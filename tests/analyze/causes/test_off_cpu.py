@@ -1,0 +1,199 @@
+"""A rank that is late because its training thread waits for a core: by hand, and when nothing is said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.analyze import analyze
+from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.scheduling import SCHEDULING, SCHEDULING_FIELDS
+from distprof.render.sections.card import make_card
+from distprof.render.sections.cause_words import list_causes
+from distprof.render.sections.next_step import describe_next
+from distprof.render.sections.sections import show_scheduling
+from distprof.render.sections.verdict import describe_verdict
+from distprof.report.report import Report
+from distprof.report.scheduling_report import OffCpuReason
+from distprof.report.wait_report import Cause, VerdictKind
+from tests.factories import MS, USUAL_NS, make_run
+
+NUM_STEPS, EVERY = 121, 7
+USUAL: dict[str, float] = {"run_ns": 60 * MS, "wait_ns": 1 * MS, "preempted": 2, "major_faults": 0, "used_ns": 61 * MS}
+"""Of a step."""
+LEVELS: dict[str, float] = {"thread": 11, "cores": 2, "core_set": 5, "threads": 1}
+
+
+def make_readings(run: Run, rank: int, counters: dict[str, Any], levels: dict[str, float]) -> FloatArray:
+    """One reading in every seven steps, somewhere in the step. What grows does so evenly, or by step."""
+    begin_ns = run.rows[rank, :, COLUMN["begin_host_ns"]]
+    at = np.arange(2, NUM_STEPS - 1, EVERY) + 0.3
+    readings = np.full((len(at), len(SCHEDULING_FIELDS)), np.nan)
+    readings[:, SCHEDULING["at_ns"]] = np.interp(at, np.arange(NUM_STEPS), begin_ns)
+    for name, growth in counters.items():
+        summed = np.concatenate([[0.0], np.cumsum(np.broadcast_to(np.float64(growth), NUM_STEPS))])
+        readings[:, SCHEDULING[name]] = np.interp(at, np.arange(NUM_STEPS + 1), summed)
+    for name, value in levels.items():
+        readings[:, SCHEDULING[name]] = value
+    return readings
+
+
+def make_job(
+    *changes: dict[str, Any], late_ns: Any = 12 * MS, late: tuple[int, ...] = (1,), hosts: tuple[str, ...] = ()
+) -> Run:
+    """As many ranks as changes to what is read of each; some are late in backward, and the others wait for them.
+
+    Args:
+        changes: Of a step, or of a level, by rank. None: nothing is read of the rank.
+        late_ns: By step, or in each.
+        late: The ranks that are.
+        hosts: Names by rank. Empty: one host.
+    """
+    num_ranks = len(changes)
+    behind_ns = np.random.default_rng(5).normal(0, 0.1 * MS, (num_ranks, NUM_STEPS))
+    behind_ns[list(late)] += late_ns
+    own_ns = {name: np.broadcast_to(np.float64(ns), behind_ns.shape) for name, ns in USUAL_NS.items()}
+    own_ns["backward"] = own_ns["backward"] + behind_ns
+    own_ns["all_reduce"] = own_ns["all_reduce"] + behind_ns.max(axis=0) - behind_ns
+    run = make_run(
+        num_ranks=num_ranks, num_steps=NUM_STEPS, host_ns=own_ns,
+        infos={rank: {"host": host} for rank, host in enumerate(hosts)},
+    )  # fmt: skip
+    readings = []
+    for rank, each in enumerate(changes):
+        levels = {**LEVELS, **{name: each[name] for name in each.keys() & LEVELS}}
+        counters = {**USUAL, **{name: each[name] for name in each.keys() - LEVELS}}
+        readings.append(make_readings(run, rank, counters, levels))
+    return dataclasses.replace(run, scheduling=tuple(readings))
+
+
+def read_rank(report: Report, rank: int) -> tuple[float, float]:
+    found = report.ranks[rank].scheduling
+    assert found is not None
+    return found.run_ns, found.wait_ns
+
+
+def test_a_rank_with_more_threads_than_cores_by_hand() -> None:
+    """Rank 1 waits 11 ms per step for a core, the others 1 ms; its 12 threads use both of its cores all the time."""
+    crowded = {"wait_ns": 11 * MS, "threads": 12, "core_set": 6, "used_ns": 2 * 112 * MS}
+    report = analyze(make_job({}, crowded, {}, {}))
+    verdict = report.verdict
+    assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.SLOW_RANK, 1, "backward")
+    assert verdict.cause is Cause.OFF_CPU and verdict.off_cpu is not None
+    assert verdict.off_cpu.wait_ns == pytest.approx(11 * MS) and verdict.off_cpu.others_ns == pytest.approx(MS)
+    assert (verdict.off_cpu.reason, verdict.off_cpu.threads, verdict.off_cpu.cores) == (OffCpuReason.THREADS, 12, 2)
+    assert verdict.late_ns == pytest.approx(12 * MS, rel=0.02)  # as without the readings
+    sentence = describe_verdict(report)
+    assert (
+        "its training thread was off the CPU for 11.0 ms of each step (12 threads on 2 cores; backward +12" in sentence
+    )
+    assert "OMP_NUM_THREADS" in describe_next(report)
+    assert make_card(report).title == "Rank 1 is slow: its training thread was off the CPU (backward)"
+    assert any("backward, off the CPU" in row[1] for row in list_causes(report))
+    assert read_rank(report, 1) == (pytest.approx(60 * MS), pytest.approx(11 * MS))
+    table = show_scheduling(report)
+    assert [column.head for column in table.columns] == [
+        "rank", "on a core", "off the CPU", "preempted", "disk faults", "threads", "cores",
+    ]  # fmt: skip
+    assert table.rows[1] == ("1", "60.00", "11.00", "2.0", "0", "12", "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "said", "advice"),
+    [
+        ({}, OffCpuReason.OTHERS, "(other processes run on its 2 cores; backward", "pin it to others"),
+        ({"cores": 1}, OffCpuReason.OTHERS, "(other processes run on its 1 core; backward", "pin it to others"),
+        ({"threads": 12}, OffCpuReason.OTHERS, "(other processes run on its 2 cores; backward", "pin it to others"),
+        (
+            {"throttled_ns": 9 * MS},
+            OffCpuReason.QUOTA,
+            "(its cgroup's quota of 2 cores is used up; backward",
+            "limits.cpu",
+        ),
+        ({"busy_ns": 100 * MS, "steal_ns": 6 * MS}, OffCpuReason.STEAL, "other guests of its machine", "overbooked"),
+        ({"threads": np.nan}, None, "of each step (backward", "fewer cores than threads"),
+    ],
+)
+def test_why_a_thread_waits(changes: dict[str, float], reason: OffCpuReason | None, said: str, advice: str) -> None:
+    report = analyze(make_job({}, {"wait_ns": 11 * MS, "core_set": 6, **changes}, {}))
+    assert report.verdict.off_cpu is not None and report.verdict.off_cpu.reason is reason
+    assert said in describe_verdict(report)
+    assert advice in describe_next(report)
+
+
+def test_a_host_whose_ranks_share_too_few_cores() -> None:
+    """Each of its three ranks is taken off a core for 10 ms of each step, the others' for 2 ms."""
+    crowded = {"wait_ns": 10 * MS, "threads": 4, "used_ns": 70 * MS}
+    usual = {"wait_ns": 2 * MS}
+    hosts = ("a", "a", "a", "b", "b", "b", "c", "c", "c")
+    jobs = [usual, usual, usual, crowded, crowded, crowded, usual, usual, usual]
+    report = analyze(make_job(*jobs, late=(3, 4, 5), hosts=hosts))
+    verdict = report.verdict
+    assert (verdict.kind, verdict.hosts, verdict.cause) == (VerdictKind.SLOW_HOST, ("b",), Cause.OFF_CPU)
+    assert verdict.off_cpu is not None and (verdict.off_cpu.threads, verdict.off_cpu.ranks) == (12, 3)
+    said = "its ranks' training threads were off the CPU for 10.0 ms of each step, the others 2.0 ms"
+    assert f"{said} (12 threads of 3 ranks on 2 cores; backward" in describe_verdict(report)
+
+
+def test_a_rank_that_is_late_now_and_then() -> None:
+    """In every third step by 30 ms, of which 24 are spent waiting for a core."""
+    turns = np.arange(NUM_STEPS) % 3 == 1
+    report = analyze(make_job({}, {"wait_ns": 24 * MS * turns}, {}, {}, late_ns=30 * MS * turns))
+    assert (report.verdict.rank, report.verdict.cause) == (1, Cause.OFF_CPU)
+
+
+@given(st.floats(0, 50), st.floats(1, 100), st.floats(0, 30), st.integers(1, 64), st.integers(1, 64), st.floats(0, 100))
+def test_without_a_difference_in_waiting_nothing_is_named(
+    wait_ms: float, run_ms: float, preempted: float, threads: int, cores: int, throttled_ms: float
+) -> None:
+    """Whatever else is read of the rank that is late."""
+    both = {"wait_ns": wait_ms * MS}
+    odd = {
+        "run_ns": run_ms * MS, "preempted": preempted, "major_faults": preempted, "threads": threads, "cores": cores,
+        "throttled_ns": throttled_ms * MS, "steal_ns": throttled_ms * MS, "busy_ns": 100 * MS, "core_set": 7,
+    }  # fmt: skip
+    report = analyze(make_job(both, both | odd, both))
+    assert (report.verdict.rank, report.verdict.cause, report.verdict.off_cpu) == (1, Cause.COMPUTE, None)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        ({}, {"wait_ns": 5 * MS}, {}),  # 4 of 12 ms
+        ({"wait_ns": 60 * MS}, {"wait_ns": 72 * MS, "run_ns": 72 * MS}, {"wait_ns": 60 * MS}),  # it only has more to do
+        ({}, {"wait_ns": 11 * MS * (np.arange(NUM_STEPS) // 14 == 3) * 10}, {}),  # once, for a second
+        ({}, {"wait_ns": 11 * MS, "thread": np.nan}, {}),
+    ],
+)
+def test_what_explains_too_little(jobs: tuple[dict[str, Any], ...]) -> None:
+    report = analyze(make_job(*jobs))
+    assert (report.verdict.rank, report.verdict.cause, report.verdict.off_cpu) == (1, Cause.COMPUTE, None)
+
+
+def test_ranks_of_which_nothing_is_read() -> None:
+    run = make_job({}, {"wait_ns": 11 * MS}, {})
+    nothing = np.empty((0, len(SCHEDULING_FIELDS)))
+    for scheduling in (
+        (),
+        (nothing,) * 3,
+        (nothing, run.scheduling[1], nothing),
+        (*run.scheduling[:1], nothing, nothing),
+    ):
+        report = analyze(dataclasses.replace(run, scheduling=scheduling))
+        assert (report.verdict.rank, report.verdict.cause) == (1, Cause.COMPUTE)
+    assert show_scheduling(analyze(dataclasses.replace(run, scheduling=()))).columns == ()
+
+
+def test_a_thread_that_takes_over_begins_anew() -> None:
+    """Its counters have nothing to do with those of the thread before."""
+    run = make_job({}, {}, {})
+    readings = run.scheduling[1].copy()
+    readings[8:, SCHEDULING["thread"]] = 12
+    readings[8:, SCHEDULING["wait_ns"]] += 10**12
+    report = analyze(dataclasses.replace(run, scheduling=(run.scheduling[0], readings, run.scheduling[2])))
+    assert read_rank(report, 1)[1] == pytest.approx(MS)
