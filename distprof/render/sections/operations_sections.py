@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distprof.render.sections.cause_words import show_share
-from distprof.render.sections.pipeline_words import (
+from distprof.render.sections.pipeline import (
     MOST_PERCENT,
     PIPELINE_KINDS,
     PipelineShape,
