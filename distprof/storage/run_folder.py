@@ -221,7 +221,7 @@ def _read_one(
     if stream.run_id != meta.run_id:
         warnings.append(f"{path.name}: belongs to another run, ignored")
         return None
-    _check(path, stream, meta)
+    check_stream(path, stream, meta)
     warnings.extend(stream.warnings)
     info = stream.info
     place = read_place(path, inside=inside) if info.ended is None and info.stand is None else None
@@ -234,7 +234,12 @@ def _read_one(
     return replace(stream, info=replace(info, stand=place, error=state))
 
 
-def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
+def check_stream(path: Path, stream: RankStream, meta: RunMeta) -> None:
+    """Whether a stream is the one that its name says, and of a job as large as ``run.json`` says.
+
+    Raises:
+        DataError: It is not.
+    """
     rank = int(path.stem.removeprefix("rank-"))
     if stream.info.rank != rank:
         raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank exists twice, or files were renamed")
