@@ -46,6 +46,8 @@ if [[ ${PREFLIGHT-} != no ]]; then
         give_up "a node is not fit, see above; PREFLIGHT=no starts all the same"
 fi
 
+# Else ranks that start again may read where the others were before: github.com/pytorch/pytorch/issues/135712
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE-1}
 # The node says itself whether the ranks meet there: its name may be another one than the one that Slurm knows.
 # shellcheck disable=SC2016 # expanded on each node
 place='--rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$SLURMD_NODENAME"'
