@@ -18,7 +18,9 @@ from tests.ranks import REPOSITORY
 
 LAUNCH = REPOSITORY / "launch"
 REQUIRED = {
-    "jobset.x-k8s.io/v1alpha2 JobSet": ("metadata.name", "spec.replicatedJobs.*.name", "spec.replicatedJobs.*.template"),
+    "jobset.x-k8s.io/v1alpha2 JobSet": (
+        "metadata.name", "spec.replicatedJobs.*.name", "spec.replicatedJobs.*.template.spec.template.spec",
+    ),
     "trainer.kubeflow.org/v1alpha1 TrainJob": (
         "metadata.name", "spec.runtimeRef.name", "spec.runtimePatches.*.manager",
         "spec.runtimePatches.*.trainingRuntimeSpec.template.spec.replicatedJobs.*.name",

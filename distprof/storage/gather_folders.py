@@ -42,7 +42,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _StreamInPart:
     """A rank's stream in one of the parts."""
 
     part: Path
@@ -67,7 +67,7 @@ def gather_folders(parts: Sequence[Path], out: Path) -> Gathered:
     parts = list({part.resolve(): part for part in parts}.values())
     meta = _read_one_job(parts)
     left_out: list[str] = []
-    found: dict[int, list[_Found]] = {}
+    found: dict[int, list[_StreamInPart]] = {}
     for part in parts:
         for rank, stream in _look(part, meta, left_out):
             found.setdefault(rank, []).append(stream)
@@ -103,7 +103,7 @@ def _has_run_json(part: Path) -> bool:
     return (part / "run.json").exists()
 
 
-def _look(part: Path, meta: RunMeta, left_out: list[str]) -> Iterator[tuple[int, _Found]]:
+def _look(part: Path, meta: RunMeta, left_out: list[str]) -> Iterator[tuple[int, _StreamInPart]]:
     """The streams of a part, each with its rank; those that cannot be read are left out."""
     with _open_inside(part, "ranks") as inside:
         if inside is None:
@@ -120,13 +120,13 @@ def _look(part: Path, meta: RunMeta, left_out: list[str]) -> Iterator[tuple[int,
                 raise DataError(f"{path}: of another run than {meta.name}'s run.json: pass the folders of one run")
             check_stream(path, stream, meta)
             steps, write = stream.rows[:, COLUMN["step"]], stream.info.last_write
-            yield stream.info.rank, _Found(
+            yield stream.info.rank, _StreamInPart(
                 part=part, path=path, of_job=_has_run_json(part), last_step=float(steps.max()) if len(steps) else -1.0,
                 lives=write is not None and write.writer_lives is True,
             )  # fmt: skip
 
 
-def _choose(rank: int, found: Sequence[_Found], left_out: list[str]) -> list[_Found]:
+def _choose(rank: int, found: Sequence[_StreamInPart], left_out: list[str]) -> list[_StreamInPart]:
     """The streams of a rank, the one to keep first: its own, unless rank 0 has got more steps from it than that has."""
     own = [each for each in found if not each.of_job]
     instead = [each for each in found if each.of_job]
@@ -144,7 +144,7 @@ def _choose(rank: int, found: Sequence[_Found], left_out: list[str]) -> list[_Fo
     return [*own[:1], *instead[:1]]
 
 
-def _copy_all(parts: Sequence[Path], chosen: dict[int, list[_Found]], out: Path, left_out: list[str]) -> None:
+def _copy_all(parts: Sequence[Path], chosen: dict[int, list[_StreamInPart]], out: Path, left_out: list[str]) -> None:
     """Copies the streams that were chosen, and what else there is of these ranks, first from where they wrote it."""
     for part in sorted(parts, key=_has_run_json):
         with open_folder(part) as root:
@@ -163,7 +163,7 @@ def _copy_all(parts: Sequence[Path], chosen: dict[int, list[_Found]], out: Path,
                         left_out.append(str(error))
 
 
-def _is_wanted(part: Path, folder: str, name: str, chosen: dict[int, list[_Found]]) -> bool:
+def _is_wanted(part: Path, folder: str, name: str, chosen: dict[int, list[_StreamInPart]]) -> bool:
     """Whether a file is of a rank's stream that was chosen, or of a rank that has one in this part."""
     of_stream = _OF_STREAM.fullmatch(name) if folder == "ranks" else None
     matched = of_stream or _BESIDE.fullmatch(name)

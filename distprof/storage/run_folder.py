@@ -340,4 +340,5 @@ def _warn_of_silent(streams: list[RankStream]) -> list[str]:
         return []
     shown = ", ".join(silent[:8]) + (", ..." if len(silent) > 8 else "")
     ranks = "rank" if len(silent) == 1 else "ranks"
-    return [f"{ranks} {shown}: collectives known only as sums per step, as for hosts that do not share the run folder"]
+    why = "as for hosts that do not share the run folder (distprof gather)"
+    return [f"{ranks} {shown}: collectives known only as sums per step, {why}"]
