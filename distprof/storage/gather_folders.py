@@ -182,7 +182,8 @@ def _list_folders(part: Path) -> list[str]:
 def _open_inside(part: Path, folder: str) -> Iterator[int | None]:
     """The descriptor of a folder of a part, to which no link leads. None: there is no such folder."""
     with contextlib.ExitStack() as stack:
-        inside, path = stack.enter_context(open_folder(part)), part
+        inside: int | None = stack.enter_context(open_folder(part))
+        path = part
         try:
             for name in folder.split("/"):
                 path /= name
