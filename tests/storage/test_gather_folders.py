@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -235,6 +236,22 @@ def test_without_rank_0s_folder_there_is_no_run(far: Path, tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"not a part of a run folder \(no ranks/\)"):
         gather_folders([far, tmp_path / "empty"], tmp_path / "all")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "far", "nothing"]
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    near: Path, far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[object] = []
+
+    def copy(source: object, target: object) -> None:
+        copied.append(source)
+        if len(copied) == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "all")
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
+    code, said = gather(capsys, near, far, "--out", tmp_path / "all")
+    assert (code, said) == (EXIT_FAILED, "distprof: all: No space left on device\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far", "near"]
 
 
 def test_a_job_that_still_runs_is_said(tmp_path: Path, far: Path, capsys: pytest.CaptureFixture[str]) -> None:
