@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from distprof.facts.gpu import GpuReading
 from distprof.facts.run import COLUMN, Peak
 from distprof.profiler.metrics.metrics import Metrics
 from tests.factories import MS, USUAL_NS, make_run
@@ -60,11 +61,15 @@ def rendered() -> dict[str, dict[str, set[str]]]:
     """By metric, the values of each label; of a job for which everything is measured."""
     run = make_run(
         num_ranks=4, num_steps=60, device_ns=USUAL_NS,
-        columns={"begin_device_ns": 0}, infos={rank: {"peak": Peak(flops_per_s=1e12, source="s")} for rank in range(4)},
+        columns={"begin_device_ns": 0},
+        infos={
+            rank: {"peak": Peak(flops_per_s=1e12, source="s"), "device_uuid": f"{rank}"} for rank in range(4)
+        },
     )  # fmt: skip
     run.rows[2, :, COLUMN["data_host_ns"]] += 40 * MS
     run.rows[2, :, COLUMN["all_reduce_host_ns"]] -= 14 * MS
-    metrics = Metrics(run.meta, run.ranks)
+    gpu = GpuReading(power_mw=700_000, energy_mj=1, sm_clock_mhz=1410, temperature_c=62, limits=4)
+    metrics = Metrics(run.meta, run.ranks, read_gpus=lambda: [gpu] * 4)
     metrics.add(run.rows)
     found: dict[str, dict[str, set[str]]] = {}
     for line in metrics.render().splitlines():

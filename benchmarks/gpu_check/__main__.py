@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_check.attach_checks import check_attach
 from benchmarks.gpu_check.cost_checks import check_cost
 from benchmarks.gpu_check.device_checks import check_device
 from benchmarks.gpu_check.gpu import NoGpu, RealGpu
@@ -83,6 +84,7 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
         if job.gpus <= gpus:
             run = partial(check_job, job, folder / f"{number:02d}", dry=dry)
             groups[job.name] = Group(run=run, limit_s=job.limit_s)
+    groups["check_attach"] = Group(run=partial(call_check, check_attach, NoGpu, dry), limit_s=GROUP_LIMIT_S)
     return groups
 
 

@@ -96,7 +96,8 @@ JOBS = (
     ),
     JobCheck(
         name="the device is late", overrides=("train=gpt2_tiny", "train.steps=30", *LATE, "inject.where=device"),
-        expected=(_expect("forward is later by 50 ms, ms", _find_lateness_ms, 0.97 * LATE_MS, 1.03 * LATE_MS),),
+        # While the device spins the host gets ahead, so that the gaps between a tiny model's kernels go.
+        expected=(_expect("forward is later by 50 ms, ms", _find_lateness_ms, 0.94 * LATE_MS, 1.03 * LATE_MS),),
     ),
     JobCheck(
         name="FSDP2", overrides=("train=gpt2_small", "strategy=fsdp", "train.steps=10", EVERY),

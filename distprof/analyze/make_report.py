@@ -26,6 +26,7 @@ from distprof.analyze.stats.measured_steps import Timing, choose_headline, choos
 from distprof.analyze.stats.overhead import measure_overhead
 from distprof.analyze.summary.communication import report_bandwidths, report_communication
 from distprof.analyze.summary.coverage import report_coverage
+from distprof.analyze.summary.gpus import report_gpus
 from distprof.analyze.summary.hang import report_hang
 from distprof.analyze.summary.headline import report_headline
 from distprof.analyze.summary.mesh import name_groups
@@ -85,6 +86,10 @@ def analyze(run: Run) -> Report:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
     elif not isinstance(judged, str) and not judged.is_unlike:
         causes = report_pipeline_causes(judged, step_ns)
+    if any(run.gpus):
+        from distprof.analyze.causes.throttled_gpu import find_throttled_gpu
+
+        verdict = dataclasses.replace(verdict, throttled=find_throttled_gpu(measured_steps, verdict, causes))
     between, stalls = report_between(measured_steps, on_host), tuple(list_stalls(measured_steps, enough))
     if _has_forwards_only(run):
         verdict, stalls = _rename(verdict), tuple(map(_rename, stalls))
@@ -112,8 +117,9 @@ def analyze(run: Run) -> Report:
         between=between,
         communication=tuple(report_communication(measured_steps)),
         pipeline=report_pipeline(measured_steps, operations, judged),
-        activity=report_activity(run),
+        activity=report_activity(run, summary.step_mean_ns),
         modules=report_modules(run, headline),
+        gpus=report_gpus(measured_steps),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
         what_if=(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
+from distprof.facts.gpu import RankGpu
 from distprof.facts.mesh import Mesh, RankGroup
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.modules import ModuleTable
@@ -316,6 +317,9 @@ class Run:
     operations: tuple[RankOperations | None, ...] = ()
     """What the ranks did for the micro-batches of a pipeline, by position in ``ranks``; None: nothing. Empty: no rank
     did, or it is not known."""
+    gpus: tuple[RankGpu | None, ...] = ()
+    """What the driver said of the ranks' GPUs while they trained, by position in ``ranks``; None: nothing. Empty: of no
+    rank, or it is not known."""
     activity: tuple[TraceSummary, ...] = ()
     """Summaries of the ranks' traces, in ascending order of rank. Empty: there are no traces."""
     modules: tuple[ModuleTable, ...] = ()

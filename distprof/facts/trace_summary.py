@@ -141,6 +141,8 @@ class LaunchGaps:
     """In gaps that end at CUDA graphs or their nodes."""
     longest: tuple[LaunchGap, ...]
     """Longest first; at most `distprof.traces.reduce.gaps.MAX_LONGEST`."""
+    one_stream: bool = False
+    """Whether all that the device does in the trace is on one stream, which then waits for no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,17 @@ def format_bandwidth(value_bytes_per_s: float | None) -> str:
     return _format_decimal(value_bytes_per_s, "B/s")
 
 
+def format_energy(value_j: float | None) -> str:
+    """An energy in a unit that suits its size: ``412.30 J``, ``3.10 mJ``."""
+    small = value_j is not None and 0 < abs(value_j) < 1
+    return _format_decimal(None if value_j is None else value_j * 1e3, "mJ") if small else _format_decimal(value_j, "J")
+
+
+def format_power(value_w: float | None) -> str:
+    """A power in watts: ``612 W``."""
+    return NOT_MEASURED if value_w is None or not math.isfinite(value_w) else f"{value_w:,.0f} W"
+
+
 def _format_decimal(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return NOT_MEASURED

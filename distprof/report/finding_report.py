@@ -40,6 +40,9 @@ class MissingData(enum.StrEnum):
     UNKNOWN_DEVICE = "unknown device", "the trace does not tell what kind of device it is"
     NO_MEMORY_SIZE = "no memory size", "no rank has both the size of its device's memory and its peak use"
     COPIES_TOO_LONG = "copies longer than steps", "copies on {ranks} take longer than the steps that issued them"
+    PROFILER = (
+        "profiler", "the profiler made the steps longer than others, and in those the device idles at most {share}"
+    )  # fmt: skip
     CALLS_TOO_LONG = "calls longer than steps", "calls that wait, on {ranks}, take longer than the steps"
 
 

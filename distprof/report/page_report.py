@@ -45,9 +45,9 @@ class PageReport:
     """By quantity, the longest time of each row and column, ``[num_rows, num_columns]``: "step"; "own", which is the
     step without exposed communication; "wait", which is exposed communication; and every phase."""
     excess_ns: FloatArray
-    """What a step would lose to each rank if all the others worked like the median rank: its own time above theirs and,
-    where the host clock tells, that between the steps; a step in which it is below counts 0; mean over the measured
-    steps, ``[num_ranks]``."""
+    """What a step would lose to each rank if all the others worked like the median of them: its own time above theirs
+    and, where the host clock tells, that between the steps; a step in which it is below counts 0; mean over the
+    measured steps, ``[num_ranks]``."""
     who_waits: WhoWaits | None
     """None: collectives were not recorded, or nobody stood still in them."""
     places: tuple[tuple[str, tuple[int | None, ...]], ...]

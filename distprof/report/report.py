@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.writer_liveness import LastWrite
+from distprof.report.gpu_report import GpusReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
 from distprof.report.pipeline_report import PipelineReport
@@ -414,6 +415,8 @@ class Report:
     """The devices' time according to traces, and the findings. None: there are no traces."""
     modules: JobModules | None
     """What the modules of the model hold, compute and take on the ranks. None: they were not profiled."""
+    gpus: GpusReport | None
+    """Energy and clocks of the ranks' GPUs while they trained. None: none was sampled."""
     waits: tuple[WaitReport, ...]
     """Empty if the ranks did not record their collectives."""
     bandwidths: tuple[BandwidthReport, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from distprof.facts.gpu import ClockLimit
 from distprof.facts.run import FORWARDS_ONLY
 
 
@@ -133,6 +134,22 @@ class ReceivedMore:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottledGpu:
+    """The clock of the GPU of a rank that is late on the device, over the steps in which it is."""
+
+    limit: ClockLimit
+    """What limits it in most of the time, as the driver says; of several the one that says most."""
+    sm_clock_hz: float
+    """Mean clock of its streaming multiprocessors."""
+    others_sm_clock_hz: float
+    """Median of the same over the other ranks' GPUs of the same model."""
+    sm_clock_max_hz: float
+    """The highest that the card has."""
+    explained_ratio: float
+    """By how much less the clock is lower than the others', over how much longer the rank takes; 1 at most."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Who held whom up and why, or that nobody can be named."""
 
@@ -162,6 +179,9 @@ class Verdict:
     """None: no single module explains it by more than chance, or modules were not profiled."""
     received: ReceivedMore | None = None
     """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
+    throttled: ThrottledGpu | None = None
+    """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
+    it, or its GPU was not sampled."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None

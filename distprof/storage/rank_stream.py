@@ -5,7 +5,7 @@ dropped and counted, and reading continues at the next newline, so a killed writ
 yet. The first line is the header. The second reserves space for the end record, in case the disk is full then. Then
 come steps, and an end record; a second one says how the process ended after that. A state record says what a rank is
 doing, until a step or the end follows; pending records are steps that its device had not finished then, and count
-unless the step itself is written later.
+unless the step itself is written later. Records of the rank's GPU come about once a window.
 
 A writer that keeps only the latest steps goes on in a new file once its own has enough, and the full one takes the
 place of the one before: see `distprof.storage.rotation`. Every file says everything anew that its steps need.
@@ -19,10 +19,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from distprof.facts.gpu import GpuCaps, GpuSpan
 from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives
+from distprof.storage.gpu_records import encode_gpu
 from distprof.storage.operation_records import OperationLines, StepOperations
 from distprof.storage.record_lines import FIELDS, encode_line, encode_padded, encode_step, shorten_end
 from distprof.storage.rotation import join_parts, name_next, open_parts, put_in_place
@@ -135,6 +137,10 @@ class StreamWriter:
         """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
         state = encode_line({"type": "state", "error": text, "stand": None if stand is None else asdict(stand)})
         self._append([*(encode_step(row, None, kind="pending") for row in pending), state])
+
+    def write_gpu(self, caps: GpuCaps, spans: Sequence[GpuSpan]) -> None:
+        """Appends what the driver has said of the rank's GPU."""
+        self._append([encode_line(encode_gpu(caps, spans))])
 
     def write_passed(self) -> None:
         """Makes the state that was written last void."""

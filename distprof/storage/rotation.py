@@ -134,7 +134,7 @@ def join_parts(readers: Sequence[PartReader]) -> RankStream:
             last, rows=np.concatenate([first.rows[~there], last.rows]), segments={**first.segments, **last.segments},
             collectives=(*first.collectives, *last.collectives), warnings=(*first.warnings, *last.warnings),
             device_collectives=(*first.device_collectives, *last.device_collectives), rows_before=first.rows_before,
-            operations=(*first.operations, *last.operations),
+            operations=(*first.operations, *last.operations), gpus=(*first.gpus, *last.gpus),
         )
     )  # fmt: skip
 

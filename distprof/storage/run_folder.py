@@ -16,6 +16,7 @@ import numpy as np
 
 from distprof.config.decode import decode, load_json
 from distprof.errors import DataError, UsageError
+from distprof.facts.gpu import join_gpus
 from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, KINDS, MAX_WORLD, Clock, Run, RunMeta
 from distprof.facts.writer_liveness import look_at_writer
@@ -272,6 +273,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     return Run(
         meta=meta, ranks=infos, rows=rows, warnings=tuple(warnings), segments=segments, collectives=collectives,
         device_collectives=on_device, operations=tuple(join_operations(stream.operations) for stream in streams),
+        gpus=tuple(join_gpus(stream.gpus) for stream in streams),
     )  # fmt: skip
 
 

@@ -14,11 +14,13 @@ import numpy as np
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
+from distprof.facts.gpu import RankGpu
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
 from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
+from distprof.storage.gpu_records import GpuReader
 from distprof.storage.operation_records import OperationReader
 from distprof.storage.rank_records import (
     Fields,
@@ -30,7 +32,7 @@ from distprof.storage.rank_records import (
 )
 from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
-SCHEMA_MAJOR, SCHEMA_MINOR = 1, 4
+SCHEMA_MAJOR, SCHEMA_MINOR = 1, 5
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
 MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
@@ -56,6 +58,8 @@ class RankStream:
     warnings: tuple[str, ...]
     operations: tuple[RankOperations, ...] = ()
     """What it did for the micro-batches of a pipeline, in as many parts as it has files. Empty: nothing."""
+    gpus: tuple[RankGpu, ...] = ()
+    """What the driver said of its GPU, in as many parts as it has files. Empty: nothing."""
     part: int = 0
     """Which of the rank's files this is, counted from 0. Of several read together, the last."""
     rows_before: int = 0
@@ -133,6 +137,7 @@ class PartReader:
         """Forgets all steps but the last so many."""
         if (more := self.num_steps - steps) > 0:
             self._found.forget(list(self._found.rows)[:more])
+            self._found.gpu.forget_before(next(iter(self._found.rows.values()))[0][COLUMN["begin_host_ns"]])
             self._skipped += more
 
     def finish(self) -> RankStream:
@@ -151,8 +156,8 @@ class PartReader:
             run_id=str(found.header.get("run_id")), info=info,
             world_size=int(found.header["world_size"]), segments={**found.segments},
             collectives=found.collectives.finish(), device_collectives=found.collectives.finish_device(), rows=rows,
-            warnings=found.warn(self.path.name, damaged), operations=found.operations.finish(), part=part,
-            rows_before=rows_before + self._skipped,
+            warnings=found.warn(self.path.name, damaged), operations=found.operations.finish(), gpus=found.gpu.finish(),
+            part=part, rows_before=rows_before + self._skipped,
         )  # fmt: skip
 
 
@@ -177,7 +182,7 @@ class _Found:
         """Rows by step, each with the place of its record."""
         self._pending: dict[int, tuple[FloatArray, int]] = {}
         self.segments: dict[int, Segments] = {}
-        self.collectives, self.operations = CollectiveReader(), OperationReader()
+        self.collectives, self.operations, self.gpu = CollectiveReader(), OperationReader(), GpuReader()
         self._damaged: list[int] = []
         self._fields: Fields | None = None
         self._unmatched = self._unread_operations = 0
@@ -213,6 +218,8 @@ class _Found:
             return self.collectives.read_order(record)
         elif kind == "schedule":
             return self.operations.read_schedule(record)
+        elif kind == "gpu":
+            return self.gpu.read(record)
         elif kind == "step" and self._fields is not None:
             return self._take_step(record, self._fields)
         return True

@@ -38,7 +38,7 @@ from distprof.train.estimate import count_work, predict_job, require_memory
 from distprof.train.inject import make_injection
 from distprof.train.loop import train
 from distprof.train.model import Transformer
-from distprof.train.strategy import Strategy, build_strategy, make_mesh, require_sharding, wait_for_everyone
+from distprof.train.strategy import Strategy, build_strategy, make_mesh, require_torch, wait_for_everyone
 from distprof.world import World
 
 LINE_EVERY_S = 10.0
@@ -166,7 +166,7 @@ def run_job(
             name, on every rank; or the model does not fit, on rank 0.
         DataError: Rank 0 can no longer read the run folder.
     """
-    require_sharding(config, world.device)
+    require_torch(config, world.device)
     _require_module(config)
     reporter = JobReporter(config, console)
     if signals is not None:

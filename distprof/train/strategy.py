@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -190,12 +191,19 @@ def build_strategy(config: Config, world: World, mesh: DeviceMesh | None) -> Str
     return PlainStrategy(model, _make_optimizer(model, config), config, world.device)
 
 
-def require_sharding(config: Config, device: torch.device) -> None:
-    """Refuses FSDP2 if this version of torch does not support it here.
+def require_torch(config: Config, device: torch.device) -> None:
+    """Refuses FSDP2 and pipelines if this version of torch does not support them here.
 
     Raises:
-        UsageError: On a CPU with torch 2.6.
+        UsageError: FSDP2 on a CPU, or a pipeline, with torch 2.6.
     """
+    if config.parallel.pp > 1:
+        from torch.distributed.pipelining import Schedule1F1B  # takes long to import, and few need it
+
+        if "scale_grads" not in inspect.signature(Schedule1F1B).parameters:
+            raise UsageError(
+                f"parallel.pp={config.parallel.pp}: pipelines need torch 2.7, and this is {torch.__version__}"
+            )
     if config.strategy.name == "fsdp" and device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         raise UsageError(
             f"strategy=fsdp does not work on a CPU with torch {torch.__version__}: use a newer torch, or strategy=ddp"

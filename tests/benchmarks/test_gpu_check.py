@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from benchmarks.gpu_check import __main__ as gpu_check
+from benchmarks.gpu_check.attach_checks import check_attach, run_program
 from benchmarks.gpu_check.check_result import CheckResult
+from benchmarks.gpu_check.gpu import NoGpu
 from benchmarks.gpu_check.groups import Group, run_groups
 from benchmarks.gpu_check.job_checks import JOBS, check_job, write_command
 from distprof.config.compose import compose, read_request
@@ -138,3 +140,26 @@ def test_a_job_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     (finding,) = check_job(JOBS[0], tmp_path / "job", dry=False)
     assert finding.judge() == "FAILED" and (finding.value, finding.note) == (3.0, "distprof: no GPU")
+
+
+def test_what_attach_adds_is_the_difference_of_medians_and_the_losses_must_be_one() -> None:
+    steps_ms = {False: iter([10.0, 30.0, 11.0] * 2), True: iter([11.5, 11.0, 90.0] * 2)}
+
+    def measure(watched: bool, batch: int, steps: int) -> tuple[float, float]:
+        return next(steps_ms[watched]), 2.5 if batch < 100 or not watched else 2.6
+
+    found = {item.name: (item.value, item.judge()) for item in check_attach(NoGpu(), dry=False, measure=measure)}
+    assert found == {
+        "attach, the host limits: added to a step, %": (pytest.approx(100 * 0.5 / 11), "FAILED"),
+        "attach, the host limits: different last losses": (1.0, "ok"),
+        "attach, the GPU limits: added to a step, %": (pytest.approx(100 * 0.5 / 11), "FAILED"),
+        "attach, the GPU limits: different last losses": (2.0, "FAILED"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("watched", [False, True], ids=["plain", "attached"])
+def test_the_program_that_is_watched_trains_here_too(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    step_ms, loss = run_program(watched, 1, 3)
+    assert step_ms > 0 and 4 < loss < 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import io
 import json
@@ -16,7 +17,7 @@ from distprof.cli.doctor import machine, probe, software
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.command import CHECKS, count_states, run_checks, show, to_json
 from distprof.cli.doctor.probe import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
-from distprof.cli.doctor.probe_torch import probe_torch
+from distprof.cli.doctor.probe_torch import probe_torch, read_driver_cuda
 from distprof.cli.parser import run_verb
 from distprof.traces.nsys.nsys_tool import Nsys
 
@@ -302,3 +303,29 @@ def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     facts = dataclasses.replace(HEALTHY, runs_dir_problem=probe._locate_folder(tmp_path / "runs")[1])
     assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "expected"), [(0, 13000, "13.0"), (0, 12040, "12.4"), (0, 0, None), (3, 13000, None)]
+)
+def test_the_driver_itself_says_which_cuda_it_knows(
+    code: int, number: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Driver:
+        def __init__(self, name: str) -> None:
+            assert name == "libcuda.so.1"
+
+        def cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802 CUDA's name
+            out._obj.value = number
+            return code
+
+    monkeypatch.setattr(ctypes, "CDLL", Driver)
+    assert read_driver_cuda() == expected
+
+
+def test_without_a_driver_its_cuda_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert read_driver_cuda() is None

@@ -15,6 +15,7 @@ import pytest
 
 import distprof
 from distprof.analyze import analyze
+from distprof.facts.gpu import GpuReading
 from distprof.profiler.metrics.metrics import Metrics
 from distprof.storage.run_folder import read_run
 from tests.factories import MS, make_run
@@ -74,6 +75,25 @@ def test_gauges_leave_out_the_steps_of_a_window() -> None:
         found = read(metrics.render())
         assert (found["distprof_last_step"], found["distprof_step_seconds"]) == (last, pytest.approx(step_s))
     assert found["distprof_steps_total"] == 5 and found["distprof_steps_seconds_total"] == pytest.approx(1.58)
+
+
+def read_gpus(readings: list[GpuReading], uuids: str) -> dict[str, float]:
+    run = make_run(num_ranks=len(uuids), infos={rank: {"device_uuid": uuid} for rank, uuid in enumerate(uuids)})
+    metrics = Metrics(run.meta, run.ranks, read_gpus=lambda: readings)
+    return {key: value for key, value in read(metrics.render()).items() if "_gpu" in key}
+
+
+def test_gpus_are_added_up_each_once_and_only_if_all_are_read() -> None:
+    one = GpuReading(power_mw=125_500, energy_mj=4000, sm_clock_mhz=345, temperature_c=38, limits=0x1)
+    two = GpuReading(power_mw=700_000, energy_mj=9000, sm_clock_mhz=1410, temperature_c=71, limits=0x4 | 0x20)
+    found = read_gpus([one, two, two], "abb")
+    assert (found["distprof_gpu_power_watts"], found["distprof_gpu_energy_joules_total"]) == (825.5, 13)
+    assert found["distprof_gpu_sm_clock_hertz"] == 345e6 and found["distprof_gpu_temperature_celsius"] == 71
+    limited = {key: value for key, value in found.items() if value and key.startswith("distprof_gpus_limited")}
+    assert limited == {f'distprof_gpus_limited{{by="{by}"}}': 1 for by in ("power cap", "temperature")}
+    found = read_gpus([one, GpuReading()], "ab")
+    assert "distprof_gpu_power_watts" not in found and found["distprof_gpu_temperature_celsius"] == 38
+    assert read_gpus([GpuReading(), GpuReading()], "ab") == {} == read_gpus([], "ab")
 
 
 def test_there_are_no_more_series_with_more_ranks() -> None:

@@ -29,6 +29,7 @@ from distprof.render.files.files import describe_plain
 from distprof.render.files.report_schema import describe_schema, read_field_texts
 from distprof.report import (
     finding_report,
+    gpu_report,
     hang_report,
     job_modules,
     pipeline_report,
@@ -39,6 +40,7 @@ from distprof.report import (
 )
 from distprof.report.report import SCHEMA, Report
 from distprof.report.wait_report import VerdictKind
+from tests.analyze.summary.test_gpus import make_gpu, make_job
 from tests.factories import USUAL_NS, drop_rows, make_run, make_shadow_stall
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
@@ -52,6 +54,7 @@ PARTS = {
         report,
         wait_report,
         hang_report,
+        gpu_report,
         trace_report,
         finding_report,
         finding_texts,
@@ -94,6 +97,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "device clocks": lambda: make_run(device_ns=USUAL_NS, columns=ANCHORS),
     "a stall in a shadow step": make_shadow_stall,
     "modules": make_module_run,
+    "GPUs": lambda: make_job([make_gpu(21), make_gpu(5), None]),
     "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }
 

@@ -12,6 +12,7 @@ from distprof.analyze.stats.measured_steps import (
     subtract_exposed,
     sum_exposed,
 )
+from distprof.analyze.stats.statistics import medians_of_others
 from distprof.analyze.summary.who_waits import measure_who_waits
 from distprof.facts.run import PHASES, Clock, FloatArray, IntArray, Run
 from distprof.report.page_report import PageReport
@@ -97,7 +98,7 @@ def _measure_excess(measured_steps: MeasuredSteps, own_ns: FloatArray, clock: Cl
     used = measured_steps.counted[there] & np.isfinite(own_ns[chosen]).all(axis=0)
     if chosen.sum() > 1 and used.any():
         mine_ns = own_ns[np.ix_(chosen, used)]
-        excess_ns[chosen] = np.maximum(mine_ns - np.median(mine_ns, axis=0), 0).mean(axis=1)
+        excess_ns[chosen] = np.maximum(mine_ns - medians_of_others(mine_ns), 0).mean(axis=1)
     return excess_ns
 
 

@@ -34,11 +34,16 @@ MAX_KERNELS = 100
 MAX_RANGES = 200
 
 
-def report_activity(run: Run) -> TraceReport | None:
-    """Merges the traces of all ranks. None: there are no traces."""
+def report_activity(run: Run, step_ns: float | None = None) -> TraceReport | None:
+    """Merges the traces of all ranks. None: there are no traces.
+
+    Args:
+        run: The facts.
+        step_ns: The job's mean step. In the run of a trace alone it is the trace's own.
+    """
     if not run.activity:
         return None
-    findings, not_checked = check_rules(run)
+    findings, not_checked = check_rules(run, None if run.traced_rows is None else step_ns)
     return TraceReport(
         devices=tuple(_report_device(item) for item in run.activity if item.device is not None),
         categories=tuple(_merge_categories(run.activity)),

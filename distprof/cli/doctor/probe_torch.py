@@ -7,6 +7,7 @@ end the doctor.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import time
@@ -34,7 +35,7 @@ def probe_torch() -> dict[str, Any]:
         "hip": getattr(torch.version, "hip", None),
         "cuda_available": available,
         "cuda_problem": str(said[0].message).strip().split("\n")[0][:300] if said and not available else None,
-        "driver_cuda": _read_driver_cuda(torch) if torch.version.cuda else None,
+        "driver_cuda": read_driver_cuda() if torch.version.cuda else None,
         "gpus": [_describe(torch, index) for index in range(torch.cuda.device_count())] if available else [],
         "nccl": _read_nccl(torch) if nccl and torch.version.cuda else None,
         "distributed": distributed,
@@ -62,13 +63,18 @@ def _read_nccl(torch: Any) -> str:
     return ".".join(map(str, torch.cuda.nccl.version()))
 
 
-def _read_driver_cuda(torch: Any) -> str | None:
-    """12040 means CUDA 12.4; a private torch function, which may disappear."""
+def read_driver_cuda() -> str | None:
+    """The newest CUDA that the driver knows, from the driver itself: torch has no public function for it, and some
+    releases no private one either. None: there is no driver.
+
+    Source: CUDA Driver API, cuDriverGetVersion, which needs no device; 12040 means CUDA 12.4.
+    """
+    number = ctypes.c_int()
     try:
-        number = int(torch._C._cuda_getDriverVersion())
-    except (AttributeError, RuntimeError, ValueError):
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (AttributeError, OSError):
         return None
-    return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else None
+    return f"{number.value // 1000}.{number.value % 1000 // 10}" if not failed and number.value > 0 else None
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from distprof.analyze.live.lately import LatestSteps
 from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.analyze.live.live_metrics import is_in_window, make_point
 from distprof.analyze.stats.measured_steps import counts_between
+from distprof.facts.gpu import LIMIT_BITS, UNREAD, GpuReading
 from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
 
 Labels = Mapping[str, str]
@@ -40,15 +41,24 @@ BY_CLOCK = {
 class Metrics:
     """The job's metrics; any thread may read them."""
 
-    def __init__(self, meta: RunMeta, ranks: Sequence[RankInfo], *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        meta: RunMeta,
+        ranks: Sequence[RankInfo],
+        *,
+        now_s: Callable[[], float] = time.time,
+        read_gpus: Callable[[], Sequence[GpuReading]] = tuple,
+    ) -> None:
         """Begins without a step.
 
         Args:
             meta: Of the job.
             ranks: Every rank, in order. Empty: no MFU, and none is named.
             now_s: Seconds since 1970.
+            read_gpus: What the ranks have said of their GPUs last, by rank.
         """
         self._meta, self._peaks, self._now_s = meta, [info.peak.flops_per_s for info in ranks], now_s
+        self._uuids, self._read_gpus = [info.device_uuid for info in ranks], read_gpus
         self._latest = LatestSteps(meta, ranks)
         self._elapsed = ElapsedSteps(between=counts_between(meta))
         self._lock = threading.Lock()
@@ -101,6 +111,7 @@ class Metrics:
         for name, text in {**{name: text for name, _, text in GAUGES.values()}, **BY_CLOCK}.items():
             values = [(labels, value) for each, labels, value in gauges if each == name]
             yield from _list_metric(name, "gauge", text, values)
+        yield from _list_gpus(self._uuids, self._read_gpus())
 
 
 def list_gauges(point: Mapping[str, float]) -> Iterator[tuple[str, Labels, float]]:
@@ -115,6 +126,35 @@ def list_gauges(point: Mapping[str, float]) -> Iterator[tuple[str, Labels, float
         for clock in Clock:
             if (time_ms := point.get(f"phase/{phase}/{clock}_ms")) is not None:
                 yield "phase_seconds", {"phase": phase, "clock": clock}, time_ms / 1e3
+
+
+def _list_gpus(uuids: Sequence[str | None], readings: Sequence[GpuReading]) -> Iterator[str]:
+    """All GPUs of the job in a few series, each GPU once, whatever number of ranks share it. Sums and counts only while
+    every GPU of the job is read."""
+    gpus = [*dict(zip(uuids, readings, strict=False)).items()] if len(uuids) == len(readings) else []
+
+    def read(name: str) -> list[int]:
+        return [value for _, reading in gpus if (value := getattr(reading, name)) != UNREAD]
+
+    power, energy, clock, hot, limits = map(read, GpuReading._fields)
+    whole = bool(gpus) and all(uuid is not None for uuid, _ in gpus)
+
+    def add_up(known: Sequence[int]) -> Iterator[tuple[Labels, float]]:
+        if whole and len(known) == len(gpus):
+            yield {}, sum(known) / 1e3
+
+    yield from _list_metric("gpu_power_watts", "gauge", "Power of all GPUs of the job.", [*add_up(power)])
+    yield from _list_metric(
+        "gpu_energy_joules_total", "counter", "Energy of all GPUs while sampled.", [*add_up(energy)]
+    )
+    lowest: list[tuple[Labels, float]] = [({}, min(clock) * 1e6)] if clock else []
+    yield from _list_metric("gpu_sm_clock_hertz", "gauge", "SM clock of the GPU whose is lowest.", lowest)
+    hottest: list[tuple[Labels, float]] = [({}, float(max(hot)))] if hot else []
+    yield from _list_metric("gpu_temperature_celsius", "gauge", "Temperature of the hottest GPU.", hottest)
+    held: list[tuple[Labels, float]] = [
+        ({"by": limit}, float(sum(bool(value & bits) for value in limits))) for limit, bits in LIMIT_BITS.items()
+    ]
+    yield from _list_metric("gpus_limited", "gauge", "GPUs whose clock is limited.", held if limits else [])
 
 
 def _list_metric(name: str, kind: str, text: str, values: Sequence[tuple[Labels, float]]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from distprof.profiler.rank.profiler import Profiler
 from distprof.profiler.rank.suspected_hang import open_suspicion
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
 from distprof.profiler.windows.window_coordinator import open_coordinator
+from distprof.record.device.gpu_sampler import GpuSampler
 from distprof.record.device.rank_info import describe_rank, measure_beside_others
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.end_on_signal import end_on_signal
@@ -321,6 +322,8 @@ class Job:
             self._recorder.timeline.move_place(place)
         captures = int(tool_captures(self._ranges, world.device))
         self._opened = opened
+        if context.phases and not self._bystander and info.device_uuid is not None:
+            self._sample_gpu(info.device_uuid)
         if own is not None:  # a rank may hang from now on, also in what follows here
             self._watch_stalls(opened)
             if context.phases:  # at level off there is nothing to compare
@@ -343,6 +346,12 @@ class Job:
         self._rendezvous.meet()
         own, meeting = self._rendezvous.connect("rows", "meeting")
         return own, meeting
+
+    def _sample_gpu(self, uuid: str) -> None:
+        sampler = GpuSampler(uuid, window_s=self._context.profile.window_s, note=self._step_writer.note)
+        self._step_writer.gpu, self._exchange.read_gpu = sampler, sampler.read_latest
+        self._lefts.append(sampler.close)
+        sampler.start()
 
     def _watch_stalls(self, opened: OpenRankContext) -> None:
         """Has this rank write where it stands if it waits for others for too long, or for one that has died."""
@@ -376,7 +385,7 @@ class Job:
         begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)
         self._rank_zero = RankZero(
             opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop,
-            coordinator=coordinator, lose=self._lose,
+            coordinator=coordinator, lose=self._lose, read_gpus=lambda: self._exchange.gpus,
         )  # fmt: skip
         self._lefts.append(self._rank_zero.leave)
         self._gather_thread.deliver = self._rank_zero.deliver

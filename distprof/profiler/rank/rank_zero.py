@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from distprof.errors import DistprofError
+from distprof.facts.gpu import GpuReading
 from distprof.facts.run import FloatArray, RunMeta
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
@@ -33,6 +34,7 @@ class RankZero:
         stop_recording: Callable[[], None],
         coordinator: WindowCoordinator,
         lose: Callable[[str], None],
+        read_gpus: Callable[[], Sequence[GpuReading]],
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
@@ -44,6 +46,7 @@ class RankZero:
             stop_recording: Asks every rank to stop recording phases.
             coordinator: Orders kernel windows.
             lose: Says what is lost, to the user and in the report.
+            read_gpus: What the ranks have said of their GPUs, by rank.
         """
         self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
         self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
@@ -51,7 +54,7 @@ class RankZero:
         if on_start is not None:
             self._consumer = BackgroundConsumer(on_start, what="the display of steps", failed=context.warn)
             self._consumer.start()
-        self._metrics = _serve_metrics(context, meta, lose)
+        self._metrics = _serve_metrics(context, meta, lose, read_gpus)
         receivers = [] if self._consumer is None else [self._consumer.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
@@ -99,13 +102,16 @@ def _pass_to_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatA
 
 
 def _serve_metrics(
-    context: OpenRankContext, meta: RunMeta, lose: Callable[[str], None]
+    context: OpenRankContext,
+    meta: RunMeta,
+    lose: Callable[[str], None],
+    read_gpus: Callable[[], Sequence[GpuReading]],
 ) -> tuple[Metrics, MetricsServer] | None:
     """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
     profile = context.profile
     if profile.metrics_port is None:
         return None
-    metrics = Metrics(meta, context.streams.ranks)
+    metrics = Metrics(meta, context.streams.ranks, read_gpus=read_gpus)
     address, port = profile.metrics_address, profile.metrics_port
     try:
         server = MetricsServer(metrics.render, address=address, port=port)

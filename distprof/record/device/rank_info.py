@@ -127,7 +127,7 @@ def take_snapshot(device_type: str, device_index: int | None) -> tuple[DeviceSna
 
 
 def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
-    handle, sliced = _look_up_card(pynvml, str(torch.cuda.get_device_properties(device_index).uuid))
+    handle, sliced = look_up_card(pynvml, str(torch.cuda.get_device_properties(device_index).uuid))
     if sliced and not is_slice(name):
         name = f"{name} MIG"  # some drivers leave it out
 
@@ -153,7 +153,7 @@ def _look_at_gpu(pynvml: Any, name: str, device_index: int) -> DeviceSnapshot:
     )
 
 
-def _look_up_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
+def look_up_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
     """The card that torch means, and whether it is a MIG slice of one.
 
     By UUID: NVML numbers all GPUs of the host, torch those of CUDA_VISIBLE_DEVICES in that order. torch leaves out

@@ -23,6 +23,7 @@ from torch.distributed import distributed_c10d
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import read_first_line
+from distprof.facts.gpu import GpuReading
 from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.gather.window_agreement import WindowMessage, WindowTalk
@@ -40,6 +41,8 @@ _DONE = 2
 """Of a rank: it has sent its last rows. 1: it has unless it steps again."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
+_GPU_AT = 4 + len(WindowMessage._fields)
+"""Where a rank's head goes on with its GPU."""
 _C10D: Any = distributed_c10d
 
 
@@ -103,6 +106,10 @@ class Exchange:
         """Whether the job ends on this rank, too, once it does on another one: the script has left its groups."""
         self.word = WindowMessage()
         """What this rank says in the next exchange."""
+        self.read_gpu: Callable[[], GpuReading] = GpuReading
+        """What it says of its GPU."""
+        self.gpus: list[GpuReading] = []
+        """What the ranks have said of their GPUs in the last exchange; another thread may read it."""
         self.words: list[WindowMessage] = []
         """What the ranks have said in the last exchange."""
         self.done: list[bool] = []
@@ -159,10 +166,12 @@ class Exchange:
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         done = 0 if self._pending else _DONE if last else int(self.resting)
-        heads = self._share([len(batch), done, self._asked, self._pausing, *self.word])
+        heads = self._share([len(batch), done, self._asked, self._pausing, *self.word, *self.read_gpu()])
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
-        self.words, self.done = [WindowMessage(*head[4:]) for head in heads], [head[1] >= enough for head in heads]
+        self.words = [WindowMessage(*head[4:_GPU_AT]) for head in heads]
+        self.gpus = [GpuReading(*head[_GPU_AT:]) for head in heads]
+        self.done = [head[1] >= enough for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
         if self.group is None:

@@ -13,6 +13,7 @@ import torch
 from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray
 from distprof.facts.stand import GroupState, RankState, StoppedRank
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
+from distprof.record.device.gpu_sampler import GpuSampler
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
 from distprof.record.stalls.stacks import read_trace
 from distprof.record.step.recorder import Recorder
@@ -68,6 +69,8 @@ class StepWriter:
         self._refused = False
         self._notes: list[str] = []
         self._exchanges = False
+        self.gpu: GpuSampler | None = None
+        """What samples the rank's GPU. None: nothing does."""
         self.forwards: int | None = None
         """Forwards without gradients of a rank that takes no step. None: it takes steps."""
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
@@ -95,7 +98,10 @@ class StepWriter:
         """
         with self._taking:
             saved, self._saved = self._saved, []
-            return [*saved, *self._take(wait, most)]
+            rows = [*saved, *self._take(wait, most)]
+        with self._lock:
+            self._write_gpu()
+        return rows
 
     def take_rest(self) -> None:
         """Writes every step that this rank knows of after its training has failed: it has nothing to wait for.
@@ -167,6 +173,9 @@ class StepWriter:
         with self._lock:
             if self._writer is None:
                 return
+            if self.gpu is not None:
+                self.gpu.close()
+                self._write_gpu()
             unseen = None
             if ended == "completed":
                 unseen = find_unseen(read_ring(), self._last)
@@ -318,6 +327,14 @@ class StepWriter:
         except OSError as error:
             self._unwritten += len(rows)
             self.refuse("steps are no longer written", error, "; training goes on")
+
+    def _write_gpu(self) -> None:
+        if self._writer is None or self.gpu is None or self._unwritten or not (spans := self.gpu.take()):
+            return
+        try:
+            self._writer.write_gpu(self.gpu.caps, spans)
+        except OSError as error:
+            self.refuse("power and clocks of the GPU are no longer written", error, "; training goes on")
 
 
 def _describe_passed(seconds: list[float]) -> str:

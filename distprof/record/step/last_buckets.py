@@ -17,27 +17,31 @@ class LastBuckets:
     """Counts the buckets of the open step. Used by one thread at a time."""
 
     def __init__(self) -> None:
+        self.newest = -1
+        """The newest bucket, which may be the last of a backward. -1: another one has followed it, or none was issued.
+        Who issues the next one of the same backward writes that by itself: a call costs more than all this."""
         self._known: set[int] = set()
-        self._steps, self._number, self._newest = 0, 0, -1
+        self._steps = self._number = 0
+        self._any = True
 
     def begin_step(self) -> None:
-        """Counts from the first bucket again; the newest one, if it was not discarded, was the last of a backward."""
-        self._learn()
-        self._steps += self._number > 0
-        self._number = 0
+        """Counts from the first bucket again."""
+        if self._number:
+            self._learn()
+            self._steps += 1
+            self._any = self._steps < LEARNING_STEPS or len(self._known) >= MOST_KNOWN
+            self._number = 0
 
     def issue(self) -> bool:
         """A bucket is issued; returns whether a backward may end with it."""
-        self._learn()
-        self._newest = self._number
-        self._number += 1
-        return self._newest in self._known or self._steps < LEARNING_STEPS or len(self._known) >= MOST_KNOWN
-
-    def discard(self) -> None:
-        """The newest bucket was not the last: another one follows in the same backward."""
-        self._newest = -1
+        if self.newest >= 0:
+            self._learn()
+        number = self.newest = self._number
+        self._number = number + 1
+        return self._any or number in self._known
 
     def _learn(self) -> None:
-        if self._newest >= 0:
-            self._known.add(self._newest)
-            self._newest = -1
+        """The newest bucket was the last of a backward, unless another one has followed it."""
+        if self.newest >= 0:
+            self._known.add(self.newest)
+            self.newest = -1

@@ -234,7 +234,7 @@ class Recorder:
     def discard_mark(self) -> None:
         """Discards an open mark, because what followed was not a wait. The segment returns to the running phase."""
         timeline, last = self.timeline, self.timeline.count - 1
-        self._last_buckets.discard()
+        self._last_buckets.newest = -1
         if self._tail is not None:
             self._tail, timeline.room = None, 0 if self._stamping else MAX_SEGMENTS - 1
         elif self.recording and not timeline.lost and timeline.codes[last] != timeline.phase:
@@ -388,15 +388,14 @@ class Recorder:
     def begin_bucket(self, kind: int, size_bytes: int, group: int, flags: int) -> int:
         """A bucket of gradients is ready, so that the one before was not the last: `discard_mark` and `log_collective`.
 
-        Args:
-            kind: Index into `KINDS`.
-            size_bytes: As for `begin_collective`.
-            group: Code of its process group.
-            flags: As for `log_collective`; outside of all phases, where the end of a backward is not known, of these
-                only `ON_DEVICE` counts.
+        Arguments are those of `log_collective`; of ``flags`` only `ON_DEVICE` counts outside of all phases, where the
+        end of a backward is not known.
         """
         timeline, log = self.timeline, self._issued
-        if self._tail is not None or timeline.codes[timeline.count - 1] != timeline.phase:
+        if self._tail is not None:  # as in `discard_mark`
+            self._last_buckets.newest, self._tail = -1, None
+            timeline.room = 0 if self._stamping else MAX_SEGMENTS - 1
+        elif timeline.codes[timeline.count - 1] != timeline.phase:
             self.discard_mark()
         phase, position = timeline.phase, len(log.flags)
         if phase == OTHER or not self.recording:

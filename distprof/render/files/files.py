@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distprof.analyze.summary.mesh import name_groups
 from distprof.analyze.summary.page import measure_page
-from distprof.errors import describe_error
+from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
@@ -69,12 +70,12 @@ def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> W
     """Writes files by their names; what one cannot write keeps none of the others."""
     failures: dict[str, str] = {}
     for name, write in writers.items():
-        try:
-            write(folder / name)
-        except OSError as error:
-            failures[name] = error.strerror or str(error)
-        except Exception as error:  # a page that cannot be drawn of this run must not cost the figures of it
-            failures[name] = describe_error(error)
+        # What cannot be drawn of this run must not cost the files that can.
+        with ErrorBoundary("it cannot be drawn", partial(failures.__setitem__, name)):
+            try:
+                write(folder / name)
+            except OSError as error:
+                failures[name] = error.strerror or str(error)
     names = [name for name in writers if name not in failures]
     reasons = ", ".join(dict.fromkeys(failures.values()))
     problem = f"{', '.join(failures)} could not be written ({reasons})" if failures else None

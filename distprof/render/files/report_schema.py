@@ -38,7 +38,7 @@ _CLOSED: Mapping[str, Iterable[str]] = {
     "Finding.traits": sorted({trait for rule in RULES for trait in rule.traits}),
 }  # fmt: skip
 """The values that fields of text can have, by the name of the field, or of its part and field."""
-_NOT_NEGATIVE = ("_ns", "_bytes", "_ratio", "_per_s", "_per_step", "_count", "_s")
+_NOT_NEGATIVE = ("_ns", "_bytes", "_ratio", "_per_s", "_per_step", "_count", "_s", "_j", "_w", "_hz")
 _SIGNED = frozenset({
     "offset_ns", "end_gap_ns", "drift_ratio", "lost_ns", "late_ns", "joint_ns", "remainder_ns", "excess_ns", "rank_ns",
     "others_ns", "phase_excess_ns", "own_ns", "low_ratio", "high_ratio", "difference_ratio", "wait_ns",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distprof.analyze.traces.findings.idle import GRAPH_GAPS, MOST_RATIO, NO_WORKERS, SHORT_GAPS, UNEVEN
+from distprof.analyze.traces.findings.idle import (
+    AT_MOST,
+    GRAPH_GAPS,
+    MOST_RATIO,
+    NO_WORKERS,
+    ONE_STREAM,
+    SHORT_GAPS,
+    UNEVEN,
+)
 from distprof.facts.trace_summary import HostState
 from distprof.render.finding_texts.parts import (
     NAME_LIMIT,
@@ -44,16 +52,17 @@ def describe_host_bound(finding: Finding) -> FindingText:
     )
     named = f": the host is {_STATES[most]}" if most in _NAMED else ""
     useless = ", nor would torch.compile or CUDA graphs" if most == HostState.DATA else ""
+    up_to = "up to " if AT_MOST in finding.traits else ""
     return FindingText(
-        title=f"The device waits for the host {format_ratio(finding.share_ratio)} of {span}"
+        title=f"The device waits for the host {up_to}{format_ratio(finding.share_ratio)} of {span}"
         f"{format_ranks(finding)}{named}",
         evidence=(
             *list_by_rank(finding, "idle_host_ratio", f"host-bound, of {span}"),
             *(_show_state(finding, figure) for figure in finding.figures),
             *(() if empty is None else (queue,)),
         ),
-        consequence=f"Rank {finding.ranks[0]}'s device is idle for {lost} {format_window(finding)} waiting for kernel "
-        f"launches: faster kernels would not help{useless}.",
+        consequence=f"Rank {finding.ranks[0]}'s device is idle for {up_to}{lost} {format_window(finding)} waiting for "
+        f"kernel launches: faster kernels would not help{useless}.{_doubt_profiler(finding)}",
         remedy=_format_host(finding, most)
         + ("" if finding.per_step else " Without steps, the time before and between them counts as well."),
     )
@@ -114,6 +123,7 @@ def _format_host(finding: Finding, most: str | None) -> str:
 def describe_launch_gaps(finding: Finding) -> FindingText:
     """The device is slow to start what is launched."""
     span, share = format_span(finding), format_ratio(finding.share_ratio)
+    share = f"up to {share}" if AT_MOST in finding.traits else share
     return FindingText(
         title=f"The device idles {share} of {span} between kernels that are already launched{format_ranks(finding)}",
         evidence=(
@@ -121,9 +131,18 @@ def describe_launch_gaps(finding: Finding) -> FindingText:
             *_show_gaps(finding),
             *(_show_gap(figure) for figure in finding.figures),
         ),
-        consequence="The host is early enough, and the device still does nothing: " + _format_gaps(finding),
+        consequence="The host is early enough, and the device still does nothing: "
+        + _format_gaps(finding)
+        + _doubt_profiler(finding),
         remedy=_format_latency(finding),
     )
+
+
+def _doubt_profiler(finding: Finding) -> str:
+    """A profiler makes launches slower, and kernels not: what that leaves open."""
+    if AT_MOST in finding.traits:
+        return " The profiler made the steps longer; that much may be idle in steps without it."
+    return " If steps are shorter without the profiler, the difference is idle time of its making."
 
 
 def _show_gaps(finding: Finding) -> Iterator[FigureText]:
@@ -157,7 +176,8 @@ def _format_gaps(finding: Finding) -> str:
         return "launch latency, many times over."
     if GRAPH_GAPS in finding.traits:
         return "most of the time is before nodes of CUDA graphs, which wait for something."
-    return "most of the time is in gaps too long for launch latency, so streams wait for something."
+    why = "though there is but one stream" if ONE_STREAM in finding.traits else "so streams wait for something"
+    return f"most of the time is in gaps too long for launch latency, {why}."
 
 
 def _format_latency(finding: Finding) -> str:
@@ -170,6 +190,12 @@ def _format_latency(finding: Finding) -> str:
         return (
             "CUDA graphs (torch.compile with mode='reduce-overhead') take most of the latency away; fewer, larger "
             "kernels."
+        )
+    if ONE_STREAM in finding.traits:
+        return (
+            "Launches reach the device late, so compare the step time without the profiler and on another machine: a "
+            "profiler that flushes its buffers, a virtual machine or driver that hands launches on in batches, kernels "
+            "that are loaded when they first run."
         )
     return (
         "Look in the timeline before the longest gaps for what the streams wait for: each other (events, wait_stream), "

@@ -38,8 +38,8 @@ TEXT_LIMIT = 300
 TOP = ("stands",)
 """Sections that stand before all drawings."""
 ORDER = (
-    "waits", "phases", "ranks", "pipeline", "communication", "bandwidths", "devices", "device_time", "job_memory",
-    "job_modules", "traced_modules", "findings", "causes", "evidence", "what_if",
+    "waits", "phases", "ranks", "pipeline", "communication", "bandwidths", "devices", "gpus", "device_time",
+    "job_memory", "job_modules", "traced_modules", "findings", "causes", "evidence", "what_if",
 )  # fmt: skip
 """Of the sections below the drawings; the others follow."""
 OPEN = ("phases", "findings", "causes", "pipeline")

@@ -14,7 +14,7 @@ MOST_RANKS = 12
 NAME_LIMIT = 60
 WHERE_ABOUT = (
     "Each cell is a rank: how much longer a step would be because of it alone, if all the others worked like the "
-    "median rank: its own time above theirs in each measured step (a step in which it is below counts 0), the mean "
+    "median of them: its own time above theirs in each measured step (a step in which it is below counts 0), the mean "
     "over steps. One hot cell is a machine, a stripe is a stage or a host, heat all over is data or noise."
 )
 

@@ -14,6 +14,7 @@ from distprof.render.sections.cause_words import (
     name_link,
     read_cost,
 )
+from distprof.render.sections.gpus import advise_throttle
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
@@ -72,6 +73,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             who = f"host {name_hosts(verdict.hosts)}" if verdict.hosts else name_rank(report, verdict.rank)
             if verdict.received is not None:
                 return f"balance what the experts get: compare the router's loads on {who} with the others'"
+            if verdict.throttled is not None:
+                return advise_throttle(report)
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)

@@ -9,6 +9,7 @@ from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.ends import name_end
+from distprof.render.sections.gpus import show_gpus
 from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.job_modules import show_memory, show_modules
@@ -232,6 +233,7 @@ def list_rank_sections(report: Report) -> list[Section]:
             notes=(f"{left_out:,} other ranks are left out; report.json has them",) if left_out else (),
         ),
         Section(key="devices", title="devices, before the first step", columns=devices if shown_heads else ()),
+        show_gpus(report, {rank.rank for rank in ranks}),
     ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
+from distprof.render.sections.gpus import describe_throttle
 from distprof.render.sections.pipeline import describe_pipeline_verdict
 from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
 from distprof.render.units import (
@@ -86,7 +87,7 @@ def describe_verdict(report: Report) -> str:
     if report.world_size == 1:
         return _describe_alone(report)
     sentence = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
-    after = [text for text in (count_others(report), _describe_basis(report)) if text]
+    after = [text for text in (describe_throttle(report), count_others(report), _describe_basis(report)) if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
     if larger:
         costs = [(name_beside(report, cause), read_cost(report, cause)) for cause in larger]

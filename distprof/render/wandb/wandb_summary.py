@@ -60,6 +60,7 @@ def make_summary(report: Report) -> dict[str, float | str | bool]:
         "ranks_left_out": len(report.ranks) - len(choose_spread(report, MAX_RANKS)) or None,
         "complete": report.coverage.complete,
         **_summarise_activity(report),
+        **{name: getattr(report.gpus, name, None) for name in ("energy_per_step_j", "energy_per_token_j", "power_w")},
     }
     return {f"summary/{name}": value for name, value in facts.items() if value is not None}
 

@@ -90,6 +90,7 @@ def count_gaps(trace: Trace, gaps: Gaps, window: Intervals) -> LaunchGaps | None
         return None
     graph = _mark_graphs(trace)[rows]
     longest = np.argsort(-long_ns, kind="stable")[:MAX_LONGEST]
+    streams = trace.gpu.stream[trace.gpu.device == trace.gpu.device[rows[0]]]
     return LaunchGaps(
         count=len(rows), median_ns=float(np.median(long_ns)), p90_ns=int(np.sort(long_ns)[-(-9 * len(rows) // 10) - 1]),
         short_ns=int(long_ns[long_ns <= LATENCY_NS].sum()), graph_ns=int(long_ns[graph].sum()),
@@ -99,6 +100,7 @@ def count_gaps(trace: Trace, gaps: Gaps, window: Intervals) -> LaunchGaps | None
                 stream=int(trace.gpu.stream[rows[index]]), graph=bool(graph[index]),
             ) for index in longest.tolist()
         ),
+        one_stream=bool((streams == streams[0]).all()),
     )  # fmt: skip
 
 

@@ -32,6 +32,14 @@ def test_what_a_step_loses_to_a_rank_is_its_own_time_above_the_median_of_all() -
     assert (measure(run).excess_ns / MS).tolist() == [0, 2, 3]
 
 
+def test_of_two_ranks_the_slower_loses_all_that_it_is_slower_by() -> None:
+    forward = np.array([[30, 30], [37, 37]]) * MS
+    run = make_run(
+        num_ranks=2, num_steps=2, num_warmup=0, host_ns={"forward": forward, "all_reduce": 50 * MS - forward}
+    )
+    assert (measure(run).excess_ns / MS).tolist() == [0, 7]
+
+
 def test_own_time_between_steps_counts_and_a_wait_there_does_not() -> None:
     step_ns = 100 * MS
     begin = 10**12 + np.arange(4) * np.array([[step_ns], [step_ns + 8 * MS], [step_ns + 8 * MS]])

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.facts.gpu import UNREAD, GpuReading
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.record.gather.gather import Exchange, GatherThread, make_devices, make_own_group
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
@@ -50,6 +51,20 @@ def exchange_unequal_numbers(world: World) -> None:
 
 def test_ranks_with_unequal_numbers_of_rows(tmp_path: Path) -> None:
     call_on_ranks(3, exchange_unequal_numbers, tmp_path=tmp_path)
+
+
+def tell_of_gpus(world: World) -> None:
+    exchange = Exchange(dist.new_group(backend="gloo"))
+    if world.rank == 1:
+        exchange.read_gpu = lambda: GpuReading(power_mw=125_000, energy_mj=2**40, sm_clock_mhz=345, limits=1)
+    exchange.word = WindowMessage(next_step=7 + world.rank)
+    exchange.send([], last=False)
+    assert exchange.gpus == [GpuReading(), (125_000, 2**40, 345, UNREAD, 1)]
+    assert [word.next_step for word in exchange.words] == [7, 8]
+
+
+def test_ranks_tell_of_their_gpus(tmp_path: Path) -> None:
+    call_on_ranks(2, tell_of_gpus, tmp_path=tmp_path)
 
 
 def agree(world: World) -> None:

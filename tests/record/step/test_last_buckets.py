@@ -23,7 +23,7 @@ def play(last: LastBuckets, backwards: list[int]) -> list[bool]:
         for bucket in range(buckets):
             answers.append(last.issue())
             if bucket < buckets - 1:
-                last.discard()
+                last.newest = -1
     return answers
 
 

@@ -51,6 +51,15 @@ def test_gaps_by_hand() -> None:
     assert reduce(made.build(), (260, 280)).gaps is None
 
 
+def test_whether_the_device_has_one_stream_alone() -> None:
+    made = SyntheticTrace()
+    made.launch("first", 0, 10, 100)
+    made.launch("second", 119, 150, 200)
+    assert find_gaps(made.build()).one_stream
+    made.activity("a copy", 500, 510, stream=11)
+    assert not find_gaps(made.build()).one_stream
+
+
 def test_one_gap_that_holds_nearly_all_is_no_mean() -> None:
     """557 gaps of 1 ns and one of 463 ms are 830 us each on average, which none of them is near."""
     made = SyntheticTrace()

@@ -30,8 +30,12 @@ SHORT_GAPS = "short gaps"
 """Trait of launch_gaps: most of the time is in gaps as short as the latency of a launch."""
 GRAPH_GAPS = "graph gaps"
 """Trait of launch_gaps: most of the time is before CUDA graphs and their nodes."""
+ONE_STREAM = "one stream"
+"""Trait of launch_gaps: the device has one stream, so that none waits for another."""
 NO_WORKERS = "no workers"
 """Trait of host_bound: the data loader works in the training process itself."""
+AT_MOST = "at most"
+"""Trait of host_bound and launch_gaps: the profiler lengthened the steps, and without it less of them may be idle."""
 UNEVEN = "uneven"
 """Trait of exposed_communication: ranks differ so much that some of it must be waiting."""
 UNEVEN_FACTOR = 2.0
@@ -120,6 +124,8 @@ def _judge_gaps(item: TraceSummary, gaps: LaunchGaps) -> Iterator[str]:
         yield SHORT_GAPS
     if gaps.graph_ns >= least_ns:
         yield GRAPH_GAPS
+    if gaps.one_stream:
+        yield ONE_STREAM
 
 
 def _measure_gap(item: TraceSummary, gap: LaunchGap) -> EvidenceItem:
@@ -196,7 +202,7 @@ RULES = (
         "{most_ratio} of that time on, what the host was in is named as the cause",
         thresholds={"idle_ratio": IDLE_RATIO, "most_ratio": MOST_RATIO},
         needs=_DEVICE_AND_LAUNCHES,
-        traits=(NO_WORKERS,),
+        traits=(NO_WORKERS, AT_MOST),
     ),
     Rule(
         name="launch_gaps",
@@ -209,6 +215,8 @@ RULES = (
         traits=(
             SHORT_GAPS,
             GRAPH_GAPS,
+            ONE_STREAM,
+            AT_MOST,
         ),
     ),
     Rule(
@@ -221,3 +229,5 @@ RULES = (
         traits=(UNEVEN,),
     ),
 )
+SLOWED = ("host_bound", "launch_gaps")
+"""Rules about time in which the device waits for what a profiler makes slower."""

@@ -395,11 +395,11 @@ def test_small_kernels_are_not_what_costs_time_while_the_host_loads_data() -> No
     assert find_nothing(check_small_elementwise, dataclasses.replace(rank, idle_host_in=loading))
 
 
-def make_gaps(*longest: LaunchGap, short_ms: float = 0, graph_ms: float = 0) -> TraceSummary:
+def make_gaps(*longest: LaunchGap, short_ms: float = 0, graph_ms: float = 0, one_stream: bool = False) -> TraceSummary:
     """Of the two steps' 200 ms 40 are launch gaps."""
     gaps = LaunchGaps(
         count=1_116, median_ns=1, p90_ns=4_200, short_ns=round(short_ms * MS), graph_ns=round(graph_ms * MS),
-        longest=longest,
+        longest=longest, one_stream=one_stream,
     )  # fmt: skip
     return make_rank(device=make_device(idle_launch=40), gaps=gaps)
 
@@ -435,6 +435,13 @@ def test_launch_gaps_are_judged_by_where_half_of_their_time_is(
 ) -> None:
     text = word(find(check_launch_gaps, make_gaps(short_ms=short_ms, graph_ms=graph_ms)))
     assert consequence in text.consequence and remedy in text.remedy
+
+
+def test_one_stream_alone_waits_for_no_other() -> None:
+    text = word(find(check_launch_gaps, make_gaps(one_stream=True)))
+    assert "though there is but one stream." in text.consequence
+    assert "compare the step time without the profiler" in text.remedy and "wait_stream" not in text.remedy
+    assert "mode='reduce-overhead'" in word(find(check_launch_gaps, make_gaps(short_ms=20, one_stream=True))).remedy
 
 
 def make_exposed(rank: int, exposed_ms: float, busy_ms: float = 60) -> TraceSummary:
