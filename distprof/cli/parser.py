@@ -46,6 +46,7 @@ class VerbModule(Protocol):
 VERBS = {
     "report": Verb("distprof.cli.report", "report on run folders, sweeps, profiler traces and nsys captures"),
     "compare": Verb("distprof.cli.compare", "compare runs, traces or sweeps; fail where steps became longer"),
+    "gather": Verb("distprof.cli.gather", "bring a run together that hosts without a shared disk have written"),
     "watch": Verb("distprof.cli.watch.command", "show a job while it runs: verdict so far, ranks, step times"),
     "tables": Verb("distprof.cli.tables", "show the tables of nsys stats, by rank or merged"),
     "model": Verb("distprof.cli.model", "show the work and memory of a model's modules, without a job"),

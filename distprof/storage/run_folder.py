@@ -224,7 +224,7 @@ def _read_one(
     if stream.run_id != meta.run_id:
         warnings.append(f"{path.name}: belongs to another run, ignored")
         return None
-    _check(path, stream, meta)
+    check_stream(path, stream, meta)
     warnings.extend(stream.warnings)
     info = stream.info
     place = read_place(path, inside=inside) if info.ended is None and info.stand is None else None
@@ -237,7 +237,12 @@ def _read_one(
     return replace(stream, info=replace(info, stand=place, error=state))
 
 
-def _check(path: Path, stream: RankStream, meta: RunMeta) -> None:
+def check_stream(path: Path, stream: RankStream, meta: RunMeta) -> None:
+    """Whether a stream is the one that its name says, and of a job as large as ``run.json`` says.
+
+    Raises:
+        DataError: It is not.
+    """
     rank = int(path.stem.removeprefix("rank-"))
     if stream.info.rank != rank:
         raise DataError(f"{path}: says it is rank {stream.info.rank}: a rank exists twice, or files were renamed")
@@ -340,4 +345,5 @@ def _warn_of_silent(streams: list[RankStream]) -> list[str]:
         return []
     shown = ", ".join(silent[:8]) + (", ..." if len(silent) > 8 else "")
     ranks = "rank" if len(silent) == 1 else "ranks"
-    return [f"{ranks} {shown}: collectives known only as sums per step, as for hosts that do not share the run folder"]
+    why = "as for hosts that do not share the run folder (distprof gather)"
+    return [f"{ranks} {shown}: collectives known only as sums per step, {why}"]

@@ -103,6 +103,20 @@ def test_fault_43_addresses_of_before_a_restart_are_not_used(tmp_path: Path) -> 
     call_on_ranks(2, connect_after_a_restart, tmp_path=tmp_path)
 
 
+def connect_where_launchers_count_differently(world: World) -> None:
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(world.rank)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # every start has a store of its own
+    agreement._numbers = itertools.count()
+    meeting = Rendezvous(limit_s=10)
+    meeting.open(rank=world.rank, size=world.size)
+    meeting.meet()
+
+
+def test_fault_43_launchers_that_count_restarts_differently_do_not_keep_ranks_apart(tmp_path: Path) -> None:
+    """As those of two nodes do: one has seen its rank fail, the other a node that came back."""
+    call_on_ranks(2, connect_where_launchers_count_differently, tmp_path=tmp_path)
+
+
 def train_stages(world: World, folder: str) -> None:
     """Ranks 0 and 1 are the stages of a pipeline; rank 2 never steps."""
     early_watch.STAND_BY_NAP_S = 0.02

@@ -50,7 +50,7 @@ class Rendezvous:
     """One rank's side. The ranks of a job make as many of them as each other, and in the same order."""
 
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
-        self._prefix = f"distprof/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_numbers)}"
+        self._prefix = f"distprof/{_name_start()}/{next(_numbers)}"
         self._limit_s = limit_s
         self._store: Any = None
         self.outlives_groups = False
@@ -161,6 +161,16 @@ class Rendezvous:
                 return
             if self.given_up() or now_s >= until_s:
                 raise DistprofError(f"the ranks did not connect to each other within {2 * CONNECT_S:g} s")
+
+
+def _name_start() -> str:
+    """What tells the job's start from those before it, whose keys are still in a store that the launcher serves.
+
+    Launchers of several nodes count restarts each for itself, and may differ. Where every start has a store of its own,
+    as torchrun says, the number is not needed, and would keep the ranks of such nodes apart.
+    """
+    own_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False"
+    return "0" if own_store else os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def clone_store() -> Any:

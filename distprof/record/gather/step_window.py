@@ -150,6 +150,6 @@ class StepWindow:
 
 
 def format_apart(what: str, ranks: Sequence[int], folder: str) -> str:
-    """A note that the files of some ranks are on their own hosts, since they do not see rank 0's folder."""
+    """A note that some ranks wrote their files on their own hosts, since they do not see rank 0's folder."""
     listed = ", ".join(map(str, ranks))
-    return f"{what} of ranks {listed} are on their own hosts, in {folder}/ of the same folder: copy them here"
+    return f"{what} of ranks {listed} lie in {folder}/ on their own hosts: distprof gather brings them together"
