@@ -28,7 +28,7 @@ NOTABLE_RATIO = 0.05
 """Share of a step from which a cause is worth an effort."""
 _BY_CAUSE = {
     Cause.INPUT: "compare {who}'s input with the others': its storage, its loader's workers, the size of its samples",
-    Cause.COMPUTE: "compare {who}'s clock rates, temperature and processes (distprof doctor)",
+    Cause.COMPUTE: "compare {who}'s clock rates, temperature and processes (distprof doctor{suspects})",
     Cause.HOST: "see what else runs on the processor of {who}, and launch less there (torch.compile, CUDA graphs)",
     Cause.GRADIENT_NORM: "compare what {who} clips with the others: parameters per rank, and syncs such as .item()",
     Cause.OPTIMIZER: "compare what {who}'s optimizer updates with the others: parameters per rank, fused or not",
@@ -37,7 +37,8 @@ _BY_CAUSE = {
     Cause.FORWARDS: "compare what {who} does in its forwards without gradients with the others: rollouts, samples",
     Cause.CHECKPOINT: "save checkpoints asynchronously or from all ranks; {who} saves while the others wait",
     Cause.LOGGING: "let {who} log less often, or on a thread",
-    Cause.SPEED: "see what else runs on {who}'s cores; compare its clock rates and throttling (distprof doctor)",
+    Cause.SPEED: "see what else runs on {who}'s cores; compare its clock rates and throttling "
+    "(distprof doctor{suspects})",
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
 _BY_REASON = {
@@ -90,7 +91,9 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
-            return (text or "compare {who} with the others").format(who=who) + _advise_recording(report, verdict)
+            suspects = "" if verdict.hosts else f" --suspects {verdict.rank}"
+            text = (text or "compare {who} with the others").format(who=who, suspects=suspects)
+            return text + _advise_recording(report, verdict)
         case VerdictKind.SLOW_LINK:
             if not verdict.hosts:
                 return "test the link between these stages by itself, and look for other traffic"

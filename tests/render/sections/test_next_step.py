@@ -17,7 +17,7 @@ from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
 from tests.render.sections.test_causes import make_late
 
-COMPUTE = "compare rank 3's clock rates, temperature and processes (distprof doctor)"
+COMPUTE = "compare rank 3's clock rates, temperature and processes (distprof doctor --suspects 3)"
 WHICH = "; profile.level=modules shows which module it is"
 
 
