@@ -99,6 +99,11 @@ RUNS = {
 }  # fmt: skip
 
 
+NOT_ON_2_6 = ("fsdp2", "evaluates")
+"""Programs that torch 2.6 cannot run here: it has no FSDP2 on a CPU, and hangs after distributed checkpoints, without
+distprof too, when the group is destroyed."""
+
+
 class Ended(NamedTuple):
     """What the ranks have written, and where."""
 
@@ -120,7 +125,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
             "overrides": [f"run_dir={folder / name}", "profile.shadow_every=0", "warmup_steps=1"],
         }
         for name, run in RUNS.items()
-        if run.program != "fsdp2" or find_missing_sharding() is None
+        if run.program not in NOT_ON_2_6 or find_missing_sharding() is None
     }  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     before = "from tests.attach.driver import main; raise SystemExit(main())"
@@ -131,7 +136,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 pytestmark = pytest.mark.slow
-NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (run.program == "fsdp2")) for name, run in RUNS.items()]
+NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (run.program in NOT_ON_2_6)) for name, run in RUNS.items()]
 
 
 @pytest.mark.parametrize("name", NAMES)
