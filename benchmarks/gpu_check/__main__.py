@@ -84,7 +84,7 @@ def list_groups(folder: Path, *, dry: bool) -> dict[str, Group]:
         if job.gpus <= gpus:
             run = partial(check_job, job, folder / f"{number:02d}", dry=dry)
             groups[job.name] = Group(run=run, limit_s=job.limit_s)
-    groups["check_attach"] = Group(run=partial(call_check, check_attach, NoGpu, dry), limit_s=GROUP_LIMIT_S)
+    groups["check_attach"] = Group(run=partial(check_attach, dry=dry), limit_s=GROUP_LIMIT_S)
     return groups
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.gpu_check.check_result import CheckResult
-from benchmarks.gpu_check.gpu import CheckedGpu
 
 PROGRAM = Path(__file__).with_name("attach_program.py")
 ROUNDS, LIMIT_S = 3, 60.0
@@ -21,7 +20,7 @@ Measure = Callable[[bool, int, int], tuple[float, float]]
 """Takes whether it is watched, the batch and the steps; returns the step, ms, and the last loss."""
 
 
-def check_attach(gpu: CheckedGpu, *, dry: bool, measure: Measure | None = None) -> Iterator[CheckResult]:
+def check_attach(*, dry: bool, measure: Measure | None = None) -> Iterator[CheckResult]:
     """The checks of this file; ``dry``: nothing is trained."""
     measure = measure or ((lambda watched, batch, steps: (1.0, 0.0)) if dry else run_program)
     for name, (batch, steps, most_percent) in SIZES.items():

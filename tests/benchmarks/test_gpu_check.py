@@ -17,7 +17,6 @@ from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check import groups
 from benchmarks.gpu_check.attach_checks import check_attach, run_program
 from benchmarks.gpu_check.check_result import CheckResult
-from benchmarks.gpu_check.gpu import NoGpu
 from benchmarks.gpu_check.groups import Group, run_groups
 from benchmarks.gpu_check.job_checks import JOBS, check_job, write_command
 from distprof.config.compose import compose, read_request
@@ -153,7 +152,7 @@ def test_what_attach_adds_is_the_difference_of_medians_and_the_losses_must_be_on
     def measure(watched: bool, batch: int, steps: int) -> tuple[float, float]:
         return next(steps_ms[watched]), 2.5 if batch < 100 or not watched else 2.6
 
-    found = {item.name: (item.value, item.judge()) for item in check_attach(NoGpu(), dry=False, measure=measure)}
+    found = {item.name: (item.value, item.judge()) for item in check_attach(dry=False, measure=measure)}
     assert found == {
         "attach, the host limits: added to a step, %": (pytest.approx(100 * 0.5 / 11), "FAILED"),
         "attach, the host limits: different last losses": (1.0, "ok"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.analyze.summary.gpus import MOST_RATIO, measure_limits, place_steps
+from distprof.analyze.summary.gpus import MOST_RATIO, GpuSteps, measure_limits, place_steps
 from distprof.facts.run import Clock, RankInfo
 from distprof.report.wait_report import Cause, Causes, Evidence, Pattern, ThrottledGpu, Verdict, VerdictKind
 
@@ -35,9 +35,9 @@ def find_throttled_gpu(measured_steps: MeasuredSteps, verdict: Verdict, causes: 
         at for at, other in enumerate(run.ranks)
         if other.device_uuid != info.device_uuid and measured_steps.present[at] and _name(other) == _name(info)
     ]  # fmt: skip
-    own = _read_clock(measured_steps, position, steps)
-    others = [clock for at in alike if (clock := _read_clock(measured_steps, at, steps)) is not None]
     placed = place_steps(measured_steps, position, steps)
+    own = _read_clock(placed)
+    others = [clock for at in alike if (clock := _read_clock(place_steps(measured_steps, at, steps))) is not None]
     if own is None or not others or placed is None or placed.gpu.caps.sm_clock_mhz is None:
         return None
     usual, longer_ratio = float(np.median(others)), evidence.rank_ns / evidence.others_ns - 1
@@ -71,9 +71,8 @@ def _choose_steps(measured_steps: MeasuredSteps, verdict: Verdict, causes: Cause
     return np.ones(len(step), dtype=bool)
 
 
-def _read_clock(measured_steps: MeasuredSteps, position: int, steps: BoolArray) -> float | None:
-    """Mean clock of a rank's GPU over these steps, Hz."""
-    placed = place_steps(measured_steps, position, steps)
+def _read_clock(placed: GpuSteps | None) -> float | None:
+    """Mean clock of a rank's GPU over the steps that were placed, Hz."""
     mean_mhz = None if placed is None else placed.average(placed.gpu.column("sm_clock_mhz"))
     return mean_mhz * 1e6 if mean_mhz else None
 

@@ -35,7 +35,8 @@ ONE_STREAM = "one stream"
 NO_WORKERS = "no workers"
 """Trait of host_bound: the data loader works in the training process itself."""
 AT_MOST = "at most"
-"""Trait of host_bound and launch_gaps: the profiler lengthened the steps, and without it less of them may be idle."""
+"""Trait of rules about a device that waits for what a profiler makes slower: the profiler lengthened the steps, and
+without it less of them may be idle."""
 UNEVEN = "uneven"
 """Trait of exposed_communication: ranks differ so much that some of it must be waiting."""
 UNEVEN_FACTOR = 2.0
@@ -229,5 +230,3 @@ RULES = (
         traits=(UNEVEN,),
     ),
 )
-SLOWED = ("host_bound", "launch_gaps")
-"""Rules about time in which the device waits for what a profiler makes slower."""

@@ -36,7 +36,7 @@ def check_rules(run: Run, step_ns: float | None = None) -> tuple[tuple[Finding, 
     lacking: list[NotChecked] = []
     for index, rule in enumerate(RULES):
         result = rule.check(run)
-        if rule.name in idle.SLOWED and run.activity != profiled.activity:
+        if idle.AT_MOST in rule.traits and run.activity != profiled.activity:
             result = _doubt(rule, result, run, profiled)
         if isinstance(result, Finding):
             if result.share_ratio >= LEAST_RATIO or not rule.has_share:
