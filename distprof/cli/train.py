@@ -115,7 +115,7 @@ def _decode(values: dict[str, object], identity: Identity) -> Config:
 def _refuse(message: str, arguments: list[str], exit_code: int) -> None:
     """Prints the message once for the whole job: rank 0 prints it and exits, and its launcher ends the others."""
     if not _is_led():
-        print(f"distprof: {_clean(message, arguments)}", file=sys.stderr)
+        sys.stderr.write(f"distprof: {_clean(message, arguments)}\n")  # in one piece, whatever other ranks write
     elif exit_code == EXIT_USAGE:
         time.sleep(REFUSAL_GRACE_S)
     leave_now(exit_code)
@@ -150,7 +150,7 @@ def _fail(error: BaseException, arguments: list[str]) -> None:
         _write_launcher_error(text, trace)
     if peer_left or rank != "0":
         time.sleep(PEER_GRACE_S)
-    print(f"distprof: rank {rank} failed: {text}", file=sys.stderr)
+    sys.stderr.write(f"distprof: rank {rank} failed: {text}\n")
     if peer_left:
         _write_launcher_error(text, trace)
     leave_now(EXIT_FAILED)

@@ -21,9 +21,9 @@ from tests.attach.driver import PROGRAMS
 from tests.faults.forked import Started, fork_ranks
 
 RANKS, CULPRIT = 2, 1
-TIMEOUT_S = 10.0
-"""What ranks write when they have waited for 0.8 of it, they must have written when it ends: on a busy machine, two
-seconds are enough for that, and one second is not."""
+TIMEOUT_S = 15.0
+"""What ranks write when they have waited for 0.8 of it, they must have written when it ends: where six processes want
+each core, two seconds are not always enough for that."""
 LIMIT_S = 60.0
 """However busy this machine is."""
 ATTACH = """\
@@ -123,7 +123,8 @@ def test_fault_03_the_report_names_who_did_not_come_to_which_collective(
         expected = Hang(f"{expected.sentence}, at hangs.py:{{}} misbehave", "stopped", ("misbehave", "<module>"))
     parts = [part.partition(" ")[2] if number else part for number, part in enumerate(sentence.split("hangs.py:"))]
     assert "hangs.py:{} ".join(parts) == expected.sentence
-    assert f"distprof: stopped early; {sentence}\n" in said
+    ours = [line for line in said.splitlines() if line.startswith("distprof: ")]
+    assert f"distprof: stopped early; {sentence}" in ours
     assert "where ranks stood" in "\n".join(rest)
     assert culprit["state"] == expected.state
     assert tuple(frame.split()[1] for frame in culprit["stack"] if "hangs.py" in frame) == expected.stack

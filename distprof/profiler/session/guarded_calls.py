@@ -138,9 +138,13 @@ class GuardedCalls:
 
 
 def print_to_stderr(text: str) -> None:
-    """Says a line without secrets on standard error: standard output belongs to the script."""
+    """Says a line without secrets on standard error: standard output belongs to the script.
+
+    In one write, which `print` does not do: another thread's or rank's line would come between it and its end.
+    """
     with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or gone
-        print(mask(text, secret_values(sys.argv[1:])), file=sys.stderr, flush=True)
+        sys.stderr.write(f"{mask(text, secret_values(sys.argv[1:]))}\n")
+        sys.stderr.flush()
 
 
 def _describe_misfit(method: Callable[..., Any], *arguments: Any, **options: Any) -> str | None:
