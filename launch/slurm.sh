@@ -40,21 +40,26 @@ esac
 case ${job[*]} in "-m distprof" | "-m distprof.attach") job+=(${runs:+"runs_dir=$runs"}) ;; esac
 export NODE_RUNS=$runs # for scripts that call distprof.start(runs_dir=...)
 
-if [[ ${PREFLIGHT-} != no ]]; then
-    say "preflight on ${#hosts[@]} nodes"
-    "${every_node[@]}" --label "$python" -m distprof doctor --runs-dir "${runs:-runs}" ||
-        give_up "a node is not fit, see above; PREFLIGHT=no starts all the same"
-fi
-
 # Else ranks that start again may read where the others were before: github.com/pytorch/pytorch/issues/135712
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE-1}
 # The node says itself whether the ranks meet there: its name may be another one than the one that Slurm knows.
 # shellcheck disable=SC2016 # expanded on each node
 place='--rdzv-conf "is_host=$((SLURM_NODEID == 0))" --local-addr "$SLURMD_NODENAME"'
 meeting=${hosts[0]}:${MASTER_PORT:-$((15000 + SLURM_JOB_ID % 15000))}
-"${every_node[@]}" --kill-on-bad-exit=1 bash -c "exec \"\$0\" -m torch.distributed.run $place \"\$@\"" "$python" \
-    --nnodes "${#hosts[@]}" --nproc-per-node "${NPROC:-${gpus##*:}}" --max-restarts "${MAX_RESTARTS:-0}" \
-    --rdzv-backend c10d --rdzv-id "$start" --rdzv-endpoint "$meeting" "${job[@]}" "$@" &
+on_every_node() { # ID PROCESSES_PER_NODE WORDS... for one torchrun on each
+    exec "${every_node[@]}" --kill-on-bad-exit=1 bash -c "exec \"\$0\" -m torch.distributed.run $place \"\$@\"" "$python" \
+        --nnodes "${#hosts[@]}" --nproc-per-node "$2" --rdzv-backend c10d --rdzv-id "$1" --rdzv-endpoint "$meeting" "${@:3}"
+}
+
+if [[ ${PREFLIGHT-} != no ]]; then
+    say "preflight on ${#hosts[@]} nodes"
+    "${every_node[@]}" --label "$python" -m distprof doctor --runs-dir "${runs:-runs}" ||
+        give_up "a node is not fit, see above; PREFLIGHT=no starts all the same"
+    ((${#hosts[@]} == 1)) || (on_every_node "$start-doctor" 1 -m distprof doctor --all-ranks --runs-dir "${runs:-runs}") ||
+        give_up "the nodes could not be compared, see above; PREFLIGHT=no starts all the same"
+fi
+
+(on_every_node "$start" "${NPROC:-${gpus##*:}}" --max-restarts "${MAX_RESTARTS:-0}" "${job[@]}" "$@") &
 ranks=$! again=
 trap 'again=yes; kill -TERM "$ranks"' USR1
 trap 'kill -TERM "$ranks"' TERM INT

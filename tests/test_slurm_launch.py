@@ -33,9 +33,9 @@ told = json.loads(os.environ.get("RECORDER", "{{}}"))
 print("checked" if "doctor" in words else "", flush=True)
 if "doctor" in words and node == "1":
     sys.exit(told.get("doctor", 0))
-if "torch.distributed.run" in words and again == "0" and "wait" in told:
+if "torch.distributed.run" in words and "doctor" not in words and again == "0" and "wait" in told:
     time.sleep(60)
-sys.exit(told.get("torchrun", 0) if "torch.distributed.run" in words else 0)
+sys.exit(told.get("torchrun", 0) if "torch.distributed.run" in words and "doctor" not in words else 0)
 """
 """A stand-in for Python that writes down what it was to run, and on which node."""
 
@@ -70,9 +70,10 @@ class Cluster(FakeSlurm):
         lines = (self.place / "log").read_text().splitlines()
         return sorted(((node, words) for node, words, count in map(json.loads, lines) if count == str(again)), key=str)
 
-    def list_torchruns(self, *, again: int = 0) -> list[list[str]]:
-        """Of each node, the arguments of torchrun."""
-        return [words[2:] for _, words in self.list_started(again=again) if words[1] == "torch.distributed.run"]
+    def list_torchruns(self, *, again: int = 0, doctor: bool = False) -> list[list[str]]:
+        """Of each node, the arguments of the torchrun that trains, or compares the nodes."""
+        both = [words[2:] for _, words in self.list_started(again=again) if words[1] == "torch.distributed.run"]
+        return [words for words in both if ("doctor" in words) == doctor]
 
 
 @pytest.fixture
@@ -96,12 +97,15 @@ def test_a_torchrun_is_started_on_every_node_and_they_meet_on_the_first(cluster:
     for number, words in enumerate(cluster.list_torchruns()):
         assert words == [
             "--rdzv-conf", f"is_host={1 - number}", "--local-addr", f"node{number}", "--nnodes", "2",
-            "--nproc-per-node", "4", "--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", "77-0",
-            "--rdzv-endpoint", "node0:15077", "-m", "distprof", "train=gpt2_small", "name='a $b'",
+            "--nproc-per-node", "4", "--rdzv-backend", "c10d", "--rdzv-id", "77-0", "--rdzv-endpoint", "node0:15077",
+            "--max-restarts", "0", "-m", "distprof", "train=gpt2_small", "name='a $b'",
         ]  # fmt: skip
     doctor = ["-m", "distprof", "doctor", "--runs-dir", "runs"]
-    assert [item for item in cluster.list_started() if "doctor" in item[1]] == [("0", doctor), ("1", doctor)]
-    assert len(cluster.list_started()) == 4
+    assert [item for item in cluster.list_started() if item[1] == doctor] == [("0", doctor), ("1", doctor)]
+    for words in cluster.list_torchruns(doctor=True):
+        assert words[words.index("--nproc-per-node") + 1] == "1" and "77-0-doctor" in words
+        assert words[-5:] == ["distprof", "doctor", "--all-ranks", "--runs-dir", "runs"]
+    assert len(cluster.list_started()) == 6
     (submitted,) = cluster.read_calls("sbatch")
     assert submitted["exclusive"] and submitted["ntasks_per_node"] == 1
     assert all(call["ntasks_per_node"] == 1 and call["cpu_bind"] == "none" for call in cluster.read_calls("srun"))
@@ -121,7 +125,7 @@ def test_a_torchrun_is_started_on_every_node_and_they_meet_on_the_first(cluster:
 def test_what_runs_is_a_job_of_distprof_or_ones_own_script(given: list[str], job: list[str], cluster: Cluster) -> None:
     assert cluster.submit(*ARGUMENTS, *given)[0] == 0
     both = cluster.list_torchruns()
-    assert len(both) == 2 and all(words[words.index("node0:15077") + 1 :] == job for words in both)
+    assert len(both) == 2 and all(words[words.index("node0:15077") + 3 :] == job for words in both)
 
 
 @pytest.mark.parametrize(

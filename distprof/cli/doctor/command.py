@@ -15,6 +15,7 @@ from rich.text import Text
 
 from distprof import __version__
 from distprof.cli.doctor import machine, software
+from distprof.cli.doctor.all_ranks import compare_hosts
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.doctor.suspects import MOST_SECONDS, probe
@@ -30,6 +31,10 @@ the limits of this machine. It changes nothing. Run it on every host, in the env
 With --suspects, under torchrun and where no training runs, it measures these ranks and two healthy ones, one after the
 other: matrix products, copies, and exchanges between them. It says whether it is the device, the host or the link, or
 that nothing differs beyond the spread of the repeated measurements.
+
+With --all-ranks, under torchrun with one process per host, it compares the hosts: versions, drivers, variables of NCCL
+and the like, processors, limits, GPUs with their PCIe width, clocks and power limits, wall clocks, and links. One table
+has what differs, and which hosts are the odd ones out.
 """
 EPILOG = """\
 examples:
@@ -39,6 +44,7 @@ examples:
   torchrun --nproc-per-node 4 -m distprof doctor --suspects 1 --seconds 5
   torchrun ... -m distprof doctor --suspects 5,7 --json probes.json
   torchrun ... -m distprof doctor --suspects 1 --into runs/RUN
+  torchrun --nnodes 2 --nproc-per-node 1 ... -m distprof doctor --all-ranks
 
 Exit codes: 0 no problem (there may be warnings), 1 a problem, 2 usage. With
 --suspects: 0 measured, whatever it says; 1 a rank has ended, does not answer in
@@ -79,7 +85,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs-dir", default="runs", metavar="FOLDER", help="where runs will be written (default: runs)"
     )
-    parser.add_argument("--suspects", metavar="RANK,RANK", help="measure these ranks against two healthy ones")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--all-ranks", action="store_true", help="compare the hosts of all ranks")
+    how.add_argument("--suspects", metavar="RANK,RANK", help="measure these ranks against two healthy ones")
     parser.add_argument(
         "--references", metavar="RANK,RANK",
         help="the two healthy ranks (default: one on the first suspect's host and one on another, if there are such)",
@@ -95,13 +103,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks this machine and shows the results, or probes suspects; returns the exit code.
+    """Checks this machine and shows the results, or compares hosts, or probes suspects; returns the exit code.
 
     Raises:
         DistprofError: See `probe`; or an option is wrong.
     """
     if options.suspects is not None:
         return probe(options)
+    if options.all_ranks:
+        return compare_hosts(options, run_checks)
     file = options.json if isinstance(options.json, Path) else None
     require_folder(file)
     results = _clean(run_checks(gather_facts(options.runs_dir)), secret_values())

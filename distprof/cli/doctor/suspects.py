@@ -62,7 +62,7 @@ def probe(options: argparse.Namespace) -> int:
         require_folder(file)
         _check_run(options.into, identity.world_size)
     world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
-    timer = threading.Timer(options.seconds + GRACE_S, _end_now, [world.rank])
+    timer = threading.Timer(options.seconds + GRACE_S, end_now, [world.rank, "the probes did not end in time"])
     timer.daemon = True
     timer.start()
     try:
@@ -107,6 +107,7 @@ def _check_run(folder: Path | None, size: int) -> None:
         raise UsageError(f"--into {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
 
 
-def _end_now(rank: int) -> None:
-    print(f"distprof: rank {rank}: the probes did not end in time: a rank has gone, or a link is down", file=sys.stderr)
+def end_now(rank: int, what: str) -> None:
+    """Ends this process, whatever its other threads wait for."""
+    print(f"distprof: rank {rank}: {what}: a rank has gone, or a link is down", file=sys.stderr)
     os._exit(EXIT_FAILED)
