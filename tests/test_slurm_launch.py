@@ -269,7 +269,7 @@ def test_a_job_on_two_hosts_is_one_run_with_and_without_a_shared_disk(shared: bo
     assert run.collectives[0].ranks.tolist() == [0, 1]  # also of the rank that rank 0 has only sums of
     assert (folder / "report.html").exists()
     if not shared:
-        assert "\n0: " in done.stdout and "\n1: " in done.stdout  # the preflight
+        assert "\n0: " in done.stdout and "\n1: " in done.stdout and "\n2 hosts: " in done.stdout  # the preflight
         assert "(2 of 2 ranks, 1 from other hosts)" in done.stdout
         assert not list((tmp_path / "local").iterdir())  # the script itself sees neither host's disk
         assert all((tmp_path / f"disk-{host}" / "deep" / "77-0").is_dir() for host in (0, 1))
