@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ def make_reduced_case(folder: Path, draws: random.Random) -> tuple[list[str], li
     for rank in range(RANKS):
         tree: Any = msgspec.msgpack.decode(_make_content(rank), strict=False)
         if rank == 0 or draws.random() < 0.3:
-            for _ in range(draws.choice((1, 1, 2, 5))):
-                told.append(draws.choice((_change_array, _change_number, _change_number, mutate))(tree, draws))
+            ways = draws.choices((_change_array, _change_number, mutate), (1, 2, 1), k=draws.choice((1, 1, 2, 5)))
+            told += [change(tree, draws) for change in ways]
         data = bytearray(frame_content(msgspec.msgpack.encode(_make_plain(tree))))
         if draws.random() < 0.05:
             place = draws.randrange(len(data))
@@ -43,7 +44,8 @@ def _make_content(rank: int) -> bytes:
     with tempfile.TemporaryDirectory(prefix="distprof-fuzz-") as name:
         path = Path(name) / f"rank{rank}.json"
         make_kineto(path, rank=rank, world_size=RANKS, num_events=1_500, num_steps=9, slow_rank=1, late_ns=400_000)
-        return encode_rank(trace_rank(read_kineto(path), USUAL_NAMES))
+        trace = read_kineto(path)
+        return encode_rank(trace_rank(replace(trace, head=replace(trace.head, path=path.name)), USUAL_NAMES))
 
 
 def _make_plain(value: Any) -> Any:

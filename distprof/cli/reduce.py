@@ -84,8 +84,8 @@ def _write(folder: Path, traced: Sequence[TracedRank]) -> Written:
 def _name_files(paths: Sequence[str]) -> list[str]:
     """A name for each, the same whenever the command is repeated.
 
-    It begins with the place, since ranks without a number are counted in the order read; then come the trace's name, and
-    what tells traces of the same name in different folders apart.
+    It begins with the place, since ranks without a number are counted in the order read. Then come the trace's name,
+    and what tells traces of the same name in different folders apart.
     """
     return [
         f"{place:05d}-{path.rpartition('/')[2][:LONGEST_STEM]}-{zlib.crc32(os.fsencode(path)):08x}{SUFFIX}"

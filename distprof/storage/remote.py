@@ -56,6 +56,8 @@ class RemoteFile:
     """A file that a URL names, or that lies below it."""
 
     url: Url
+    below: str
+    """Its path below the folder that was asked for; empty: it was asked for itself."""
     size_bytes: int
 
 
@@ -73,14 +75,18 @@ def list_remote(url: Url, depth: int | None = 2) -> tuple[bool, list[RemoteFile]
         if "*" in path:
             found = system.glob(path, detail=True)
         elif (info := system.info(path))["type"] == "file":
-            return False, [RemoteFile(url=url, size_bytes=int(info.get("size") or 0))]
+            return False, [RemoteFile(url=url, below="", size_bytes=int(info.get("size") or 0))]
         else:
             found = system.find(path, maxdepth=depth, detail=True)
+        start = path.rstrip("/") + "/"
         files = [(name, info) for name, info in sorted(found.items()) if info["type"] == "file"]
         return True, [
-            RemoteFile(url=Url(system.unstrip_protocol(name)), size_bytes=int(info.get("size") or 0))
+            RemoteFile(
+                url=Url(system.unstrip_protocol(name)), below=name.removeprefix(start),
+                size_bytes=int(info.get("size") or 0),
+            )
             for name, info in files[:MAX_LISTED]
-        ]
+        ]  # fmt: skip
 
 
 def fetch_file(url: Url, into: Path, max_bytes: int = USUAL_LIMITS.max_bytes) -> None:

@@ -84,11 +84,9 @@ def _fetch_folder(source: Source) -> Iterator[Path]:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="distprof-") as name:
-        folder, start = Path(name).resolve(), source.url.text.rstrip("/") + "/"
+        folder = Path(name).resolve()
         for file in list_remote(source.url, depth=4)[1]:
-            if not file.url.text.startswith(start):
-                raise DataError(f"{source.url}: its files have other names: copy it to a disk")
-            target = folder / file.url.text.removeprefix(start)
+            target = folder / file.below
             if not target.resolve().is_relative_to(folder):
                 raise DataError(f"{source.url}: has a file outside of it: copy it to a disk")
             target.parent.mkdir(parents=True, exist_ok=True)

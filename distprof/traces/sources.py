@@ -72,14 +72,14 @@ def fetch(source: Source) -> Iterator[Source | None]:
 
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distprof-"))
                 path = Path(folder) / f"_{_STRANGE.sub('_', source.path.name)}"[-LONGEST_NAME:]
-                fetch_file(source.url, path)
+                url, source = source.url, replace(source, path=path, shown=str(source))
+                fetch_file(url, path)
                 local = _sniff(path)
                 if local is None and source.named:
                     raise DataError(f"{source}: not a file that distprof can read: {WANTED}")
                 if local is None and (damage := _describe_damage(path)) is not None:
                     raise DataError(damage)
                 local = None if local is None else replace(local, shown=str(source))
-                source = replace(source, path=path, shown=str(source))
             yield local
         except (DataError, OSError) as error:
             raise DataError(format_unreadable(source.path, error).replace(str(source.path), str(source), 1)) from None
@@ -164,7 +164,7 @@ def _look(path: Path) -> tuple[list[Source], list[str]]:
 
 def _look_at_url(url: Url) -> tuple[list[Source], list[str]]:
     several, files = list_remote(url)
-    if any(file.url.name == "run.json" for file in files):
+    if any(file.below == "run.json" for file in files):
         return [Source(kind="run", path=Path(url.name), size_bytes=0, url=url)], []
     wanted = [file for file in files if not several or file.url.name.endswith(TRACE_NAMES)]
     if not wanted:
