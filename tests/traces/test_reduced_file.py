@@ -84,7 +84,7 @@ def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
     assert np.array_equal(back.rows[:, :-1], rank.rows[:, :-1], equal_nan=True) and np.isnan(back.rows[:, -1]).all()
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+def test_fault_19_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.distprof"
     path.write_bytes(frame_content(bytes(32 << 20)))
     with pytest.raises(DataError, match="damaged or truncated"):
@@ -105,7 +105,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
         (("origin_ns",), 2**63), (("collectives",), [{}]),
     ],
 )  # fmt: skip
-def test_what_no_trace_gives_is_refused(tmp_path: Path, place: tuple[str, ...], value: object) -> None:
+def test_fault_36_a_rank_that_no_trace_gives_is_refused(tmp_path: Path, place: tuple[str, ...], value: object) -> None:
     tree = open_up(reduce())
     here = tree["rank"]
     for key in place[:-1]:
