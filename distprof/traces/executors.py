@@ -61,7 +61,8 @@ def run_tasks(
                     else:
                         yield place, result
             except BaseException:
-                executor.shutdown(wait=False, cancel_futures=True)
+                for future in futures:
+                    future.cancel()
                 raise
         if not lost:
             return
