@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,25 @@ def find_missing_sharding() -> str | None:
     return None if hasattr(torch.cpu.Stream, "record_event") else f"torch {torch.__version__} cannot"
 
 
+@functools.cache
+def _find_missing_dask() -> str | None:
+    return None if find_spec("distributed") else "the package distributed is not installed"
+
+
+@functools.cache
+def _find_missing_ray() -> str | None:
+    return None if find_spec("ray") else "the package ray is not installed"
+
+
+@functools.cache
+def _find_missing_s3() -> str | None:
+    return None if find_spec("moto") and find_spec("s3fs") else "the packages moto[server] and s3fs are not installed"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
+    "dask": _find_missing_dask,
+    "ray": _find_missing_ray,
+    "s3": _find_missing_s3,
     "cuda": _find_missing_cuda,
     "nsys": _find_missing_nsys,
     "root": _find_missing_root,

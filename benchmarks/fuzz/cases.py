@@ -13,12 +13,13 @@ from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
 from benchmarks.fuzz.kineto import make_kineto_case, make_sound_trace
 from benchmarks.fuzz.modules import make_module_case
 from benchmarks.fuzz.operations import make_operations_case
+from benchmarks.fuzz.reduced import make_reduced_case
 from benchmarks.fuzz.streams import Folder, make_stream_case
 from benchmarks.fuzz.tops import make_top_case
 from distprof.traces.tables.projection import PROJECTIONS
 from distprof.traces.tables.six_tables import TABLES
 
-KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "operations", "tops", "baselines")
+KINDS = ("streams", "sqlite", "kineto", "mixed", "modules", "operations", "tops", "baselines", "reduced")
 TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
@@ -51,10 +52,10 @@ def make_case(number: int, seed: int, kinds: Sequence[str], folder: Path) -> Cas
         return Case(kind=kind, arguments=("report", name, "--out", "out", "--width", "80", *more), told=tuple(changes))
     make = {
         "streams": _make_streams, "sqlite": _make_sqlite, "kineto": _make_kineto, "mixed": _make_mixed,
-        "modules": _make_modules,
+        "modules": _make_modules, "reduced": make_reduced_case,
     }[kind]  # fmt: skip
     paths, told = make(folder, draws)
-    traces = kind not in ("streams", "modules")
+    traces = kind not in ("streams", "modules", "reduced")
     arguments = _ask_tables(draws) if traces and draws.random() < TABLES_RATIO else _ask_report(draws, traces)
     return Case(kind=kind, arguments=(arguments[0], *paths, *arguments[1:]), told=tuple(told))
 

@@ -35,10 +35,11 @@ DESCRIPTION = """\
 Changes valid inputs at random and reports on them: run folders with records that no rank would write, behind valid
 checksums (streams); Nsight Systems exports with changed schemas, changed rows and damaged pages (sqlite); PyTorch
 profiler traces with fields that are missing, repeated, huge or of another type (kineto); several of these together
-(mixed); module profiles of ranks (modules); tables of operations (operations); and files of every kind, configurations
-among them, that hold a number, a text or a list instead of keys with values (tops). Whatever the input, distprof must
-end in time and within 1 GiB, with an exit code of 0 to 3 and without a traceback; with one line if it fails, otherwise
-with strict JSON, printable text and shares of at most 100 %. A case's input depends on the seed, its number and --only.
+(mixed); module profiles of ranks (modules); tables of operations (operations); reduced ranks (reduced); and files of
+every kind, configurations among them, that hold a number, a text or a list instead of keys with values (tops).
+Whatever the input, distprof must end in time and within 1 GiB, with an exit code of 0 to 3 and without a traceback;
+with one line if it fails, otherwise with strict JSON, printable text and shares of at most 100 %. A case's input
+depends on the seed, its number and --only.
 """
 
 

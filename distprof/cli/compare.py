@@ -14,6 +14,7 @@ from distprof.analyze.compare.compare_sides import DEFAULT_LIMIT_RATIO, compare_
 from distprof.analyze.compare.measure_figures import measure_figures
 from distprof.analyze.compare.measure_sweep import Settings, measure_sweep
 from distprof.cli.options import LONGEST_PATH, add_width, require_folder, write_figures, write_file
+from distprof.cli.reading import add_executor
 from distprof.cli.trace_names import add_names, read_names
 from distprof.errors import (
     EXIT_INCONCLUSIVE,
@@ -28,6 +29,7 @@ from distprof.render.terminal.comparison_screen import render_comparison
 from distprof.render.units import clean_text
 from distprof.report.comparison_report import ComparisonReport, RunFigures
 from distprof.storage.baseline_file import FOLDER, locate_baseline, read_baseline, write_baseline
+from distprof.storage.remote import Place, read_place
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import is_sweep, read_sweep, require_inside
 from distprof.traces.load_run import read_paths
@@ -59,8 +61,8 @@ _PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture or sweep")
-    parser.add_argument("--against", type=Path, nargs="+", metavar="PATH", help="the runs of the base")
+    parser.add_argument("paths", type=read_place, nargs="+", metavar="PATH", help="run folder, trace, capture or sweep")
+    parser.add_argument("--against", type=read_place, nargs="+", metavar="PATH", help="the runs of the base")
     parser.add_argument("--baseline", metavar="NAME", help="a saved baseline is the base")
     parser.add_argument("--save-baseline", metavar="NAME", help="save the runs PATH as a baseline")
     parser.add_argument(
@@ -78,6 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown, for a pull request")
+    add_executor(parser)
     add_width(parser)
     add_names(parser)
 
@@ -102,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     """
     base_paths, new_paths = _choose_sides(options)
     names = read_names(options)
-    base, new = _read_sides(base_paths, new_paths, names)
+    base, new = _read_sides(base_paths, new_paths, names, options.executor)
     if options.baseline is not None:
         base = read_baseline(locate_baseline(options.baselines, options.baseline))
     if options.save_baseline is not None:
@@ -120,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     return _choose_exit(options, report)
 
 
-def _choose_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+def _choose_sides(options: argparse.Namespace) -> tuple[list[Place], list[Place]]:
     """The paths of the base, which may have none, and those that are compared with it.
 
     Raises:
@@ -146,7 +149,7 @@ def _choose_sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
 
 
 def _read_sides(
-    base: Sequence[Path], new: Sequence[Path], names: NameMap
+    base: Sequence[Place], new: Sequence[Place], names: NameMap, executor: str | None
 ) -> tuple[Sequence[RunFigures], Sequence[RunFigures]]:
     """What is compared of each run.
 
@@ -158,14 +161,14 @@ def _read_sides(
     if len(kinds) > 1:
         raise UsageError("a sweep and a run: compare sweeps with sweeps, and runs with runs")
     if kinds == {True}:
-        return _read_sweeps(base, new)
-    return [_read_run(path, names) for path in base], [_read_run(path, names) for path in new]
+        return _read_sweeps([path for path in base if is_sweep(path)], [path for path in new if is_sweep(path)])
+    return [_read_run(path, names, executor) for path in base], [_read_run(path, names, executor) for path in new]
 
 
-def _read_run(path: Path, names: NameMap) -> RunFigures:
+def _read_run(path: Place, names: NameMap, executor: str | None) -> RunFigures:
     if is_operations(path):
         raise UsageError(f"{clean_text(path, LONGEST_PATH)}: is a table of operations: compare runs, traces or sweeps")
-    recorded = read_paths([path], names)
+    recorded = read_paths([path], names, executor=executor)
     figures = measure_figures(recorded)
     if figures is None:
         raise DataError(f"{clean_text(path, LONGEST_PATH)}: has no measured step: nothing to compare")

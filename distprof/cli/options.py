@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distprof.cli.standard_streams import NARROWEST, WIDEST
-from distprof.errors import UsageError
+from distprof.errors import DistprofError, UsageError
 from distprof.render.units import clean_text
+from distprof.storage.remote import Place, put_files
 from distprof.storage.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -89,13 +90,25 @@ def write_file(path: Path, text: str, option: str) -> None:
         raise UsageError(f"{option} {path}: cannot be written ({error.strerror}): choose another file") from None
 
 
-def write_into(folder: Path, write: Callable[[Path], Written]) -> Written:
-    """Makes the folder of ``--out FOLDER``, writes into it, and says on standard error what cannot be written."""
+def write_into(folder: Place, write: Callable[[Path], Written]) -> Written:
+    """Makes the folder of ``--out FOLDER``, writes into it, and says on standard error what cannot be written.
+
+    What goes to a URL is written here first.
+    """
     from distprof.render.files.files import Written  # brings the page with it: not for what writes nothing
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = write(folder)
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+            written = write(folder)
+        else:
+            import tempfile
+
+            with tempfile.TemporaryDirectory(prefix="distprof-") as name:
+                written = write(Path(name))
+                put_files(Path(name), folder)
+    except DistprofError as error:
+        written = Written(names=(), problem=str(error).removeprefix(f"{folder}: "))
     except OSError as error:
         written = Written(names=(), problem=f"cannot be created ({error.strerror})")
     if written.problem is not None:

@@ -48,6 +48,7 @@ VERBS = {
     "compare": Verb("distprof.cli.compare", "compare runs, traces or sweeps; fail where steps became longer"),
     "gather": Verb("distprof.cli.gather", "bring a run together that hosts without a shared disk have written"),
     "watch": Verb("distprof.cli.watch.command", "show a job while it runs: verdict so far, ranks, step times"),
+    "reduce": Verb("distprof.cli.reduce", "keep what a report needs of traces, to merge it later"),
     "tables": Verb("distprof.cli.tables", "show the tables of nsys stats, by rank or merged"),
     "model": Verb("distprof.cli.model", "show the work and memory of a model's modules, without a job"),
     "window": Verb("distprof.cli.window", "record kernels of a running job, on all ranks at once"),

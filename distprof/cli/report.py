@@ -13,6 +13,7 @@ from rich.console import Console
 
 from distprof.analyze import analyze
 from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into, write_picture
+from distprof.cli.reading import add_executor, show_progress
 from distprof.cli.trace_names import add_names, read_names
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.facts.run import Run
@@ -20,10 +21,10 @@ from distprof.render.terminal.screen import name_command, name_folder, render_sc
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.units import clean_text
 from distprof.report.report import Report
+from distprof.storage.remote import Place, read_place
 from distprof.storage.sweep_folder import is_sweep
 from distprof.traces.load_run import read_paths
 from distprof.traces.operations.read_operations import is_operations
-from distprof.traces.reduce.phase_names import NameMap
 
 if TYPE_CHECKING:
     from distprof.render.files.files import Written
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Makes a report from a run folder (also if ranks are missing or the job died), from traces of PyTorch's profiler (JSON,
 gzipped or not), from captures of Nsight Systems (.sqlite, or .nsys-rep where nsys is installed), from folders of them,
-or from any mix that belongs to one job. File types are detected from content. The folder of a sweep makes a report that
+from ranks that distprof reduce kept (.distprof), or from any mix that belongs to one job. Paths may be URLs that fsspec
+knows (s3://, gs://, memory://). File types are detected from content. The folder of a sweep makes a report that
 compares its jobs. A table of operations of a pipeline-parallel job (Parquet or CSV, docs/operations.md) makes a report
 on its stages and replicas. What is shown fits one screen; --details shows the rest, and report.html has all of it.
 """
@@ -41,6 +43,7 @@ examples:
   distprof report runs/2026-01-31_12-00-00_gpt2_small_ddp --details
   distprof report runs/2026-01-31_12-00-00_multirun   a sweep: jobs side by side
   distprof report traces/                             one trace per rank
+  distprof report s3://bucket/traces/ --executor dask:tcp://scheduler:8786
   distprof report trace.parquet    a table of operations of a pipeline job
   distprof report rank0.json.gz rank1.json.gz --phase forward='model_fwd*'
   distprof report node0.sqlite node1.sqlite --step 'train_batch*'
@@ -76,11 +79,16 @@ class _ShowSchema(argparse.Action):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
     parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="PATH", help="run folder, trace, capture, a folder of them, or a table"
+        "paths",
+        type=read_place,
+        nargs="+",
+        metavar="PATH",
+        help="run folder, trace, capture, reduced rank, a folder of them, a URL of these, or a table",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER",
-        help=f"where report.html, report.json and trace.json.gz go (default: the run folder, or ./{DEFAULT_OUT})",
+        "--out", type=read_place, metavar="FOLDER",
+        help="folder or URL for report.html, report.json and trace.json.gz (default: the run folder, or "
+        f"./{DEFAULT_OUT})",
     )  # fmt: skip
     parser.add_argument("--details", action="store_true", help="show everything, not only what fits one screen")
     parser.add_argument(
@@ -101,6 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write the timeline in Perfetto's own format, too: trace.pftrace.gz, with the extra distprof[perfetto]",
     )
+    add_executor(parser)
     add_width(parser)
     add_names(parser)
 
@@ -120,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         return _report_operations(options, tables[0])
     if sweeps := [path for path in options.paths if is_sweep(path)]:
         return _report_sweep(options, sweeps[0])
-    recorded = _read_with_progress(options.paths, names)
+    recorded = show_progress(lambda show: read_paths(options.paths, names, show, options.executor))
     for line in list_unread(recorded.unread):
         print(line, file=sys.stderr)
     report = analyze(recorded)
@@ -139,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK if report.coverage.complete and (written is None or written.whole) else EXIT_PARTIAL
 
 
-def _write(folder: Path, run: Run, report: Report, *, pftrace: bool) -> Written:
+def _write(folder: Place, run: Run, report: Report, *, pftrace: bool) -> Written:
     from distprof.render.files.files import write_files
 
     return write_into(folder, partial(write_files, run=run, report=report, pftrace=pftrace))
@@ -172,24 +181,9 @@ def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
     return report_sweep(folder, out=out, console=Console(width=options.width))
 
 
-def _read_with_progress(paths: list[Path], names: NameMap) -> Run:
-    """Reads, with a progress bar on standard error if that is a terminal. No thread draws it, as readers fork."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return read_paths(paths, names)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("")
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, refresh=True)
-
-        return read_paths(paths, names, show)
-
-
-def _choose_folder(options: argparse.Namespace) -> Path:
+def _choose_folder(options: argparse.Namespace) -> Place:
     if options.out is not None:
-        return Path(options.out)
-    return next((path for path in options.paths if (path / "run.json").exists()), DEFAULT_OUT)
+        place: Place = options.out
+        return place
+    folders = [path for path in options.paths if isinstance(path, Path) and (path / "run.json").exists()]
+    return folders[0] if folders else DEFAULT_OUT

@@ -17,6 +17,7 @@ from distprof.facts.run import name_ranks
 from distprof.facts.trace import IntArray, Trace
 from distprof.render.terminal.nsys_tables import render_table, write_csv
 from distprof.render.units import clean_text
+from distprof.storage.remote import Place, read_place
 from distprof.storage.whole_file import write_whole
 from distprof.traces.load_run import read_traces
 from distprof.traces.one_job import read_claim, require_one_job
@@ -84,7 +85,7 @@ class _Share:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's options."""
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
+    parser.add_argument("paths", type=read_place, nargs="+", metavar="PATH", help="capture, trace, or a folder of them")
     parser.add_argument(
         "--table", action="append", choices=(*TABLES, *PROJECTIONS), metavar="NAME",
         help="only this table; may be repeated (default: the first six)",
@@ -138,7 +139,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--exclusive: applies to the projection; add --table projection")
 
 
-def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list[str]]:
+def _read(paths: Sequence[Place], *, only_times: bool) -> tuple[list[Trace], list[str]]:
     """The traces, and the unreadable files with reasons.
 
     Raises:
@@ -151,7 +152,7 @@ def _read(paths: Sequence[Path], *, only_times: bool) -> tuple[list[Trace], list
         try:
             traces += read_traces(source, all_processes=not own, only_times=only_times and not own)
         except (DataError, OSError) as error:
-            unread.append(format_unreadable(source.path, error))
+            unread.append(format_unreadable(source, error))
     if not traces:
         raise_nothing_readable(unread)
     require_one_job([read_claim(trace) for trace in traces], at_several_times=True)
@@ -162,6 +163,9 @@ def _open_run(source: Source, unread: list[str]) -> list[Source]:
     """The kernel windows of a run folder; any other source itself. Adds what cannot be read to ``unread``."""
     if source.kind != "run":
         return [source]
+    if source.url is not None:
+        unread.append(f"{source.url}: a run folder: copy it to a disk, or pass the URL of its kernels/")
+        return []
     inner, damaged = list_window_traces(source.path)
     unread += damaged
     if not inner and not damaged:

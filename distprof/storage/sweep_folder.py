@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import TypeGuard
 
 from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.facts.sweep import Sweep, SweepJob
+from distprof.storage.remote import Place
 from distprof.storage.whole_file import read_object, write_json
 
 SCHEMA = "distprof.sweep/1.0"
@@ -19,9 +21,9 @@ _FOLDER = re.compile(r"jobs/[0-9]{3,6}(-[0-9]{1,6})?")
 """Run folders are inside the sweep's, whatever a file says."""
 
 
-def is_sweep(path: Path) -> bool:
+def is_sweep(path: Place) -> TypeGuard[Path]:
     """Whether a path is the folder of a sweep."""
-    return (path / FILE).is_file()
+    return isinstance(path, Path) and (path / FILE).is_file()
 
 
 def choose_job_folder(folder: Path, number: int) -> str:

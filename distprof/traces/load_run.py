@@ -1,4 +1,4 @@
-"""Reads and reduces all traces in parallel processes, each one file at a time to keep memory bounded.
+"""Reads and reduces all traces in parallel, each worker one file at a time to keep memory bounded.
 
 What reads run folders and captures, and what starts processes, is imported only where it is needed: that takes as long
 as reading a small trace.
@@ -6,23 +6,27 @@ as reading a small trace.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from distprof.errors import DataError
+from distprof import __version__
+from distprof.errors import DataError, DistprofError
 from distprof.facts.run import Run
 from distprof.facts.trace import Trace
+from distprof.storage.remote import Place, fetch_file, list_remote
 from distprof.traces.assemble import assemble_run, attach_traces, list_dark
 from distprof.traces.join_cycles import group_cycles, join_cycles
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.one_job import require_after
 from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
 from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
+from distprof.traces.reduced_file import read_reduced
 from distprof.traces.sources import (
     Source,
+    fetch,
     format_unreadable,
     list_called,
     list_sources,
@@ -40,32 +44,60 @@ def _silent(done: int, total: int) -> None:
     pass
 
 
-def read_paths(paths: Sequence[Path], names: NameMap, on_progress: Progress = _silent) -> Run:
+def read_paths(
+    paths: Sequence[Place], names: NameMap, on_progress: Progress = _silent, executor: str | None = None
+) -> Run:
     """Reads everything at the paths as one run: a run folder, its kernel windows and traces from elsewhere, in any mix.
 
     Unreadable files are left out and listed with the reason in ``unread``.
 
+    Args:
+        paths: Paths and URLs.
+        names: What names in traces represent.
+        on_progress: Told how many files have been read.
+        executor: Where traces are reduced, as `distprof.traces.executors.run_tasks` takes it.
+
     Raises:
-        DataError: Nothing is readable, or the inputs belong to different jobs.
+        DistprofError: Nothing is readable, the inputs belong to different jobs, or there is no such executor.
     """
     sources, unread = list_sources(paths)
-    folders = [source.path for source in sources if source.kind == "run"]
+    folders = [source for source in sources if source.kind == "run"]
     if len(folders) > 1:
         raise DataError(f"{folders[0]} and {folders[1]}: two runs: pass one run folder, and traces of the same job")
     traces = [source for source in sources if source.kind != "run"]
     if folders:
-        run = load_run(folders[0], names, on_progress, beside=traces)
+        with _fetch_folder(folders[0]) as folder:
+            run = load_run(folder, names, on_progress, beside=traces, executor=executor)
         return dataclasses.replace(run, unread=(*unread, *run.unread))
-    traced, failed = reduce_all(traces, names, on_progress)
+    traced, failed = reduce_traces(traces, names, on_progress, executor)
     if not traced:
-        raise_nothing_readable([*unread, *failed])
-    traced = _join_all_cycles(traced, names)
+        raise_nothing_readable([*unread, *failed] or [f"{paths[0]}: contains nothing that distprof can read"])
     return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
 
 
+@contextlib.contextmanager
+def _fetch_folder(source: Source) -> Iterator[Path]:
+    """The run folder on this machine, for as long as it is read."""
+    if source.url is None:
+        yield source.path
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="distprof-") as name:
+        folder = Path(name).resolve()
+        for file in list_remote(source.url, depth=4)[1]:
+            target = folder / file.below
+            if not target.resolve().is_relative_to(folder):
+                raise DataError(f"{source.url}: has a file outside of it: copy it to a disk")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fetch_file(file.url, target)
+        yield folder
+
+
 def load_run(
-    folder: Path, names: NameMap = USUAL_NAMES, on_progress: Progress = _silent, *, beside: Sequence[Source] = ()
-) -> Run:
+    folder: Path, names: NameMap = USUAL_NAMES, on_progress: Progress = _silent, *, beside: Sequence[Source] = (),
+    executor: str | None = None,
+) -> Run:  # fmt: skip
     """Reads a run folder with its kernel windows, and other traces of the same job.
 
     Unreadable windows only give a warning, since the run's own records do not depend on them. Unreadable traces in
@@ -92,24 +124,58 @@ def load_run(
     run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
     if not beside:
         return run
-    traced, failed = reduce_all(beside, names, on_progress)
+    traced, failed = reduce_all(beside, names, on_progress, executor)
     failed += list_dark(traced)
     require_after(run.meta.started_utc, [item.claim for item in traced])
     run = attach_traces(run, [*own, *traced]) if own or traced else run
     return dataclasses.replace(run, unread=(*run.unread, *failed))
 
 
-def _join_all_cycles(traced: list[TracedRank], names: NameMap) -> list[TracedRank]:
-    """Reads again, as one, what single processes wrote one after another."""
+def reduce_traces(
+    sources: Sequence[Source], names: NameMap, on_progress: Progress = _silent, executor: str | None = None
+) -> tuple[list[TracedRank], list[str]]:
+    """As `reduce_all`, and what single processes wrote one after another is read again, as one.
+
+    Raises:
+        DistprofError: As of `reduce_all`, or a cycle of a process cannot be read again.
+    """
+    traced, failed = reduce_all(sources, names, on_progress, executor)
+    groups = group_cycles(traced)
+    if not groups:
+        return traced, failed
+    by_name = {str(source): source for source in sources}
+    cycles: list[tuple[Source, ...]] = []
+    for indexes in groups:
+        heads = [traced[index].head.path for index in indexes]
+        if any(path not in by_name for path in heads):
+            raise DataError(f"{heads[0]} and {heads[1]}: traces of one process: reduce them with one command")
+        cycles.append(tuple(by_name[path] for path in heads))
     kept = dict(enumerate(traced))
-    for indexes in group_cycles(traced):
-        parts = [kept.pop(index) for index in indexes]
-        kept[indexes[0]] = trace_rank(join_cycles([read_kineto(Path(part.head.path)) for part in parts]), names)
-    return [kept[index] for index in sorted(kept)]
+    for indexes, result in zip(groups, _reduce_tasks(cycles, names, _silent, executor), strict=True):
+        for index in indexes:
+            del kept[index]
+        if isinstance(result, str):
+            raise DataError(result)
+        kept[indexes[0]] = result[0]
+    return [kept[index] for index in sorted(kept)], failed
 
 
 def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
-    """One trace per process in the file; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`."""
+    """One trace per process in the file; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`.
+
+    Raises:
+        DistprofError: It cannot be read, or is reduced already.
+    """
+    with fetch(source) as local:
+        if local is None:
+            return []
+        if local.kind == "reduced":
+            raise DataError(f"{local.path}: a reduced rank has no single events any more: pass the trace itself")
+        traces = _read_local(local, all_processes=all_processes, only_times=only_times)
+    return [dataclasses.replace(each, head=dataclasses.replace(each.head, path=str(local))) for each in traces]
+
+
+def _read_local(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
     if source.kind == "kineto":
         return [read_kineto(source.path)]
     import tempfile
@@ -124,61 +190,68 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
         return read_nsys(exported, all_processes=all_processes, only_times=only_times)
 
 
-def reduce_all(sources: Sequence[Source], names: NameMap, on_progress: Progress) -> tuple[list[TracedRank], list[str]]:
+def reduce_all(
+    sources: Sequence[Source], names: NameMap, on_progress: Progress, executor: str | None = None
+) -> tuple[list[TracedRank], list[str]]:
     """Reduces every source, largest first, and returns them in the given order; and the unreadable ones with reasons.
 
     Raises:
-        DataError: A worker process was killed.
+        DistprofError: Workers were killed, again and again, or there is no such executor.
     """
-    workers = min(len(sources), len(os.sched_getaffinity(0)))
-    if workers < 2 or sum(source.size_bytes for source in sources) < MIN_PARALLEL_BYTES:
-        found = []
-        for done, source in enumerate(sources, start=1):
-            found.append(_reduce(source, names))
-            on_progress(done, len(sources))
-        return _part(found)
-    return _part(_reduce_in_parallel(sources, names, on_progress, workers))
-
-
-def _reduce_in_parallel(
-    sources: Sequence[Source], names: NameMap, on_progress: Progress, workers: int
-) -> list[list[TracedRank] | str]:
-    """What `_reduce` finds in every source.
-
-    Raises:
-        DataError: A worker process was killed.
-    """
-    import multiprocessing
-    from concurrent.futures import Future, ProcessPoolExecutor, as_completed  # not to be had when Python ends
-    from concurrent.futures.process import BrokenProcessPool
-
-    results: dict[int, list[TracedRank] | str] = {}
-    by_size = sorted(range(len(sources)), key=lambda index: -sources[index].size_bytes)
-    start = "spawn" if "torch" in sys.modules else "fork"  # torch's threads do not survive a fork
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start)) as pool:
-        indexes: dict[Future[list[TracedRank] | str], int] = {
-            pool.submit(_reduce, sources[index], names): index for index in by_size
-        }
-        try:
-            for future in as_completed(indexes):
-                results[indexes[future]] = future.result()
-                on_progress(len(results), len(sources))
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, BrokenProcessPool):
-                raise DataError("a worker process that read traces was killed, probably for lack of memory") from None
-            raise
-    return [results[index] for index in range(len(sources))]
-
-
-def _reduce(source: Source, names: NameMap) -> list[TracedRank] | str:
-    """The source's ranks, or why it cannot be read."""
-    try:
-        return [trace_rank(trace, names) for trace in read_traces(source)]
-    except (DataError, OSError) as error:
-        return format_unreadable(source.path, error)
-
-
-def _part(found: Sequence[list[TracedRank] | str]) -> tuple[list[TracedRank], list[str]]:
+    found = _reduce_tasks([(source,) for source in sources], names, on_progress, executor)
     traced = [item for several in found if not isinstance(several, str) for item in several]
     return traced, [reason for reason in found if isinstance(reason, str)]
+
+
+def _reduce_tasks(
+    tasks: Sequence[tuple[Source, ...]], names: NameMap, on_progress: Progress, executor: str | None
+) -> list[list[TracedRank] | str]:
+    """What `reduce_task` finds in each."""
+    results: dict[int, list[TracedRank] | str] = {}
+    workers = min(len(tasks), len(os.sched_getaffinity(0)))
+    sizes = [sum(source.size_bytes for source in task) for task in tasks]
+    own = any(source.url is not None and source.url.text.startswith("memory://") for task in tasks for source in task)
+    if executor in (None, "local") and (workers < 2 or sum(sizes) < MIN_PARALLEL_BYTES or own):
+        for place, task in enumerate(tasks):
+            results[place] = reduce_task(task, names, __version__)
+            on_progress(len(results), len(tasks))
+    else:
+        from distprof.traces.executors import run_tasks  # what it imports cannot be had when Python ends
+
+        order = sorted(range(len(tasks)), key=lambda place: -sizes[place])
+        calls = [(tuple(map(_name_everywhere, tasks[place])), names, __version__) for place in order]
+        for place, result in run_tasks(executor, reduce_task, calls, workers):
+            results[order[place]] = result
+            on_progress(len(results), len(tasks))
+    return [results[place] for place in range(len(tasks))]
+
+
+def _name_everywhere(source: Source) -> Source:
+    """The source for a worker whose working directory is another."""
+    return dataclasses.replace(source, path=source.path.absolute(), shown=str(source)) if source.url is None else source
+
+
+def reduce_task(sources: Sequence[Source], names: NameMap, version: str) -> list[TracedRank] | str:
+    """The ranks of one source, or of the cycles of one process; or why it cannot be read. This runs in workers.
+
+    Args:
+        sources: One, or those that one process wrote one after another.
+        names: What names represent.
+        version: The distprof that merges the results: another would not count as this one does.
+    """
+    try:
+        if version != __version__:
+            raise DataError(f"{sources[0]}: a worker has distprof {__version__}, and not {version}: install the same")
+        if len(sources) > 1:
+            traces = [trace for source in sources for trace in read_traces(source)]
+            return [trace_rank(join_cycles(traces), names)]
+        with fetch(sources[0]) as local:
+            if local is None:
+                return []
+            if local.kind != "reduced":
+                return [trace_rank(trace, names) for trace in read_traces(local)]
+            if names != USUAL_NAMES:
+                raise DataError(f"{local.path}: --step and --phase come too late: pass them to distprof reduce")
+            return [read_reduced(local.path)]
+    except (DistprofError, OSError) as error:
+        return format_unreadable(sources[0], error)

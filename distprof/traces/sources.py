@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from distprof.errors import DataError
+from distprof.errors import DataError, DistprofError
+from distprof.storage.remote import Place, Url, fetch_file, list_remote
 from distprof.storage.safe_open import SQLITE_MAGIC, USUAL_LIMITS, begins_with, open_folder
 from distprof.traces.kineto.json_stream import BOM
 from distprof.traces.kineto.json_text import SPACE, JsonText
 from distprof.traces.kineto.read_kineto import SNIFF_BYTES, looks_like_kineto
+from distprof.traces.reduced_file import MAGIC, SUFFIX
 
-Kind = Literal["run", "kineto", "nsys", "nsys-rep"]
+Kind = Literal["run", "kineto", "nsys", "nsys-rep", "reduced", "remote"]
 CAPTURES = (".nsys-rep", ".qdrep")
+TRACE_NAMES = (".json", ".json.gz", ".sqlite", *CAPTURES, SUFFIX)
+"""Files below a URL that are fetched, to find out what they are."""
 MAX_FILES = 100_000
+LONGEST_NAME = 200
+"""Of a file that is fetched; its end is kept."""
+_STRANGE = re.compile(r"[^A-Za-z0-9.+=-]")
 CALLED = re.compile(r"step-[0-9]{8,16}")
 WANTED = (
-    "expected a run folder, PyTorch profiler traces (JSON, gzipped or not), Nsight Systems captures or a table of "
-    "operations"
+    "expected a run folder, PyTorch profiler traces (JSON, gzipped or not), Nsight Systems captures, reduced ranks or "
+    "a table of operations"
 )
 
 
@@ -32,35 +40,75 @@ class Source:
     """One input to read."""
 
     kind: Kind
+    """Of a remote file, it is not known before it is fetched."""
     path: Path
     size_bytes: int
     """Size of the file; 0 for a run folder."""
+    shown: str | None = None
+    """How messages and reports name it. None: by the path."""
+    url: Url | None = None
+    """Where it is fetched from; the path is then only its name."""
+    named: bool = True
+    """Of a remote file: the user named it, and not a folder that holds other files, too."""
+
+    def __str__(self) -> str:
+        return self.shown or str(self.path)
 
 
-def list_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
+@contextlib.contextmanager
+def fetch(source: Source) -> Iterator[Source | None]:
+    """The source as a file of this machine, which is gone afterwards if it was remote. None: it is no trace, and nobody
+    said that it was. In errors the file has the name that the user knows.
+
+    Raises:
+        DistprofError: It cannot be reached.
+        DataError: It is damaged, or not what it was named as.
+    """
+    with contextlib.ExitStack() as stack:
+        local: Source | None = source
+        try:
+            if source.url is not None:
+                import tempfile
+
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="distprof-"))
+                path = Path(folder) / f"_{_STRANGE.sub('_', source.path.name)}"[-LONGEST_NAME:]
+                url, source = source.url, replace(source, path=path, shown=str(source))
+                fetch_file(url, path)
+                local = _sniff(path)
+                if local is None and source.named:
+                    raise DataError(f"{source}: not a file that distprof can read: {WANTED}")
+                if local is None and (damage := _describe_damage(path)) is not None:
+                    raise DataError(damage)
+                local = None if local is None else replace(local, shown=str(source))
+            yield local
+        except (DataError, OSError) as error:
+            raise DataError(format_unreadable(source.path, error).replace(str(source.path), str(source), 1)) from None
+
+
+def list_sources(paths: Sequence[Place]) -> tuple[list[Source], list[str]]:
     """All inputs, each once, in the order of the paths and by name within a folder; and what cannot be read, with the
     reason for each.
 
     Raises:
         DataError: There is nothing to read.
     """
-    found: dict[Path, Source] = {}
+    found: dict[Place, Source] = {}
     unread: list[str] = []
     for path in paths:
         try:
-            sources, damaged = _look(path)
+            sources, damaged = _look_at_url(path) if isinstance(path, Url) else _look(path)
         except (DataError, OSError) as error:
             unread.append(format_unreadable(path, error))
             continue
         unread += damaged
         for source in sources:
-            found.setdefault(source.path.resolve(), source)
+            found.setdefault(source.url or source.path.resolve(), source)
     if not found:
         raise_nothing_readable(unread)
     return list(found.values()), list(dict.fromkeys(unread))
 
 
-def format_unreadable(path: Path, error: DataError | OSError) -> str:
+def format_unreadable(path: object, error: DistprofError | OSError) -> str:
     """A file and the reason it cannot be read, on one line."""
     return f"{path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
 
@@ -114,6 +162,24 @@ def _look(path: Path) -> tuple[list[Source], list[str]]:
     return [source], []
 
 
+def _look_at_url(url: Url) -> tuple[list[Source], list[str]]:
+    several, files = list_remote(url)
+    if any(file.below == "run.json" for file in files):
+        return [Source(kind="run", path=Path(url.name), size_bytes=0, url=url)], []
+    wanted = [file for file in files if not several or file.url.name.endswith(TRACE_NAMES)]
+    if not wanted:
+        raise DataError(f"{url}: contains nothing that distprof can read: {WANTED}")
+    exported = {file.url.text.removesuffix(".sqlite") for file in wanted if file.url.name.endswith(".sqlite")}
+    return [
+        Source(
+            kind="remote", path=Path(file.url.name), size_bytes=file.size_bytes, shown=str(file.url), url=file.url,
+            named=not several,
+        )
+        for file in wanted
+        if not (file.url.name.endswith(CAPTURES) and file.url.text.rpartition(".")[0] in exported)
+    ], []  # fmt: skip
+
+
 def _scan(folder: Path) -> tuple[list[Source], list[str]]:
     """The traces in a folder and one level below, and files with a trace's name that are not traces. A capture that
     has its export beside it is left to the export."""
@@ -143,7 +209,8 @@ def _describe_damage(path: Path) -> str | None:
     if _is_named_like_text(path):
         reason = _describe_text_damage(path)
     else:
-        reason = "not a database" if path.suffix == ".sqlite" else None
+        wanted = {".sqlite": "not a database", SUFFIX: "not a file of reduced ranks"}
+        reason = wanted.get(path.suffix)
     return None if reason is None else f"{path}: {reason}: damaged or truncated"
 
 
@@ -200,6 +267,8 @@ def _sniff(path: Path) -> Source | None:
         kind = "nsys-rep"
     elif begins_with(path, SQLITE_MAGIC):
         kind = "nsys"
+    elif begins_with(path, MAGIC):
+        kind = "reduced"
     elif looks_like_kineto(path):
         kind = "kineto"
     return None if kind is None else Source(kind=kind, path=path, size_bytes=path.stat().st_size)

@@ -18,6 +18,7 @@ from distprof.render.terminal.terminal import list_verdict, make_grid, make_titl
 from distprof.render.terminal.terminal_tables import print_parts
 from distprof.render.units import clean_text
 from distprof.report.report import Report
+from distprof.storage.remote import Place
 
 SCREEN_LINES = 24
 MAX_ENDS, MAX_FINDINGS = 3, 3
@@ -53,12 +54,14 @@ def render_screen(report: Report, console: Console, *, names: Sequence[str], fol
     print_parts(parts, console)
 
 
-def name_folder(path: Path) -> str:
+def name_folder(path: Place) -> str:
     """As short as it is right from the working directory."""
-    return clean_text(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path, 1_000)
+    if isinstance(path, Path) and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return clean_text(path, 1_000)
 
 
-def name_command(path: Path) -> str:
+def name_command(path: Place) -> str:
     """The command that shows the whole report on a folder or a file."""
     return f"distprof report {name_folder(path)} --details"
 

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from distprof.errors import DataError, TableError
 from distprof.facts.operations import KINDS, Kind, Operations, number_workers
 from distprof.facts.run import FloatArray, IntArray
+from distprof.storage.remote import Place
 from distprof.storage.safe_open import begins_with, open_file
 from distprof.traces.operations.columns import FIELDS, LAYOUT, choose_columns
 
@@ -39,10 +40,14 @@ Batch = Mapping[str, npt.NDArray[Any]]
 """Columns by their heads. Numbers are float64, NaN: empty."""
 
 
-def is_operations(path: Path) -> bool:
+def is_operations(path: Place) -> TypeGuard[Path]:
     """Whether it is a file that claims to be a table: Parquet by its content, or named like a table."""
     with contextlib.suppress(OSError):  # whoever reads it says so
-        return path.is_file() and (path.suffix in (".csv", ".parquet") or begins_with(path, PARQUET_MAGIC))
+        return (
+            isinstance(path, Path)
+            and path.is_file()
+            and (path.suffix in (".csv", ".parquet") or begins_with(path, PARQUET_MAGIC))
+        )
     return False
 
 

@@ -1,0 +1,135 @@
+"""Where trace files are reduced: in processes of this machine, or on a cluster that exists, by dask or Ray.
+
+Each is a `concurrent.futures.Executor`, and runs the same top-level function. If a worker is lost, it is first for the
+engine to run its task again; what is lost even so is submitted again, a few times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+from distprof.error_boundary import ErrorBoundary
+from distprof.errors import DataError, DistprofError, UsageError
+
+MAX_TRIES = 3
+"""How often a task is submitted before it is given up, as one that may itself be what kills workers."""
+RETRIES = 3
+"""How often Ray runs a task again whose worker is lost; dask's scheduler has a setting of its own for that."""
+CONNECT_S = 10
+T = TypeVar("T")
+_Engine = tuple[Executor, tuple[type[BaseException], ...]]
+"""An executor, and what its futures raise if a worker is lost."""
+
+
+def run_tasks(
+    spec: str | None, work: Callable[..., T], tasks: Sequence[tuple[object, ...]], num_workers: int
+) -> Iterator[tuple[int, T]]:
+    """Calls ``work`` for each task, somewhere; yields its place and the result as each is done.
+
+    Args:
+        spec: The value of ``--executor``. None: processes of this machine.
+        work: A function of a module, which workers can import.
+        tasks: Its arguments, those that take longest first.
+        num_workers: Processes of this machine; after a loss fewer, as it was probably for lack of memory.
+
+    Raises:
+        DataError: Workers are lost again and again, or cannot do the work.
+        UsageError: There is no such engine.
+    """
+    waiting = list(range(len(tasks)))
+    for attempt in range(MAX_TRIES):
+        lost: list[int] = []
+        with _open_engine(spec, max(1, num_workers >> attempt)) as (executor, losses):
+            futures: dict[Future[T], int] = {}
+            try:
+                for place in waiting:
+                    try:
+                        futures[executor.submit(work, *tasks[place])] = place
+                    except losses:
+                        lost.append(place)
+                for future in as_completed(futures):
+                    place = futures.pop(future)
+                    try:
+                        result = future.result()
+                    except losses:
+                        lost.append(place)
+                    else:
+                        yield place, result
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+        if not lost:
+            return
+        waiting = sorted(lost)
+    raise DataError("a worker process that read traces was killed, again and again, probably for lack of memory")
+
+
+@contextlib.contextmanager
+def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
+    name, _, address = (spec or "local").partition(":")
+    if spec is None or spec == "local":
+        # Threads, of torch or of fsspec, do not survive a fork.
+        start = "spawn" if {"torch", "fsspec"} & sys.modules.keys() else "fork"
+        with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context(start)) as pool:
+            yield pool, (BrokenExecutor,)
+        return
+    if name not in _ENGINES or not address:
+        raise UsageError(f"--executor {spec}: expected local, dask:ADDRESS or ray:ADDRESS")
+    # Engines raise errors of all kinds, their workers' too: each is one line.
+    said: list[str] = []
+    refused: DistprofError | None = None
+    with ErrorBoundary(f"--executor {spec}", said.append):
+        try:
+            with _ENGINES[name](address) as engine:
+                yield engine
+        except DistprofError as error:
+            refused = error
+        except ImportError as error:
+            refused = UsageError(f"--executor {spec}: here or on its workers, a package is missing: {error}")
+    if refused is not None:
+        raise refused
+    if said:
+        raise DataError(said[0])
+
+
+@contextlib.contextmanager
+def _open_dask(address: str) -> Iterator[_Engine]:
+    from distributed import Client, KilledWorker
+
+    with Client(address, timeout=CONNECT_S, set_as_default=False) as client:
+        yield client.get_executor(pure=False), (KilledWorker,)
+
+
+@contextlib.contextmanager
+def _open_ray(address: str) -> Iterator[_Engine]:
+    import ray
+    from ray import exceptions as errors
+
+    ray.init(address=address, log_to_driver=False, logging_level="error")
+    try:
+        yield _RayExecutor(ray), (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)
+    finally:
+        ray.shutdown()
+
+
+_ENGINES = {"dask": _open_dask, "ray": _open_ray}
+
+
+class _RayExecutor(Executor):
+    """Ray's tasks as an executor, which Ray itself does not have."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._known: dict[Callable[..., Any], Any] = {}
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
+        if work not in self._known:
+            self._known[work] = self._ray.remote(max_retries=RETRIES)(work)
+        future: Future[T] = self._known[work].remote(*args, **options).future()
+        return future
