@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
 from distprof.facts.gpu import GpuReading
 from distprof.facts.run import FloatArray, RunMeta
+from distprof.profiler.job.live_view import LiveView
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
 from distprof.profiler.metrics.metrics import Metrics
@@ -35,6 +37,7 @@ class RankZero:
         coordinator: WindowCoordinator,
         lose: Callable[[str], None],
         read_gpus: Callable[[], Sequence[GpuReading]],
+        live: bool = False,
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
@@ -47,6 +50,7 @@ class RankZero:
             coordinator: Orders kernel windows.
             lose: Says what is lost, to the user and in the report.
             read_gpus: What the ranks have said of their GPUs, by rank.
+            live: Whether a child process shows the job on standard error.
         """
         self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
         self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
@@ -65,6 +69,8 @@ class RankZero:
             context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
             print_line=context.print_line, on_steps=partial(_pass_to_all, receivers) if receivers else None,
         )  # fmt: skip
+        boundary = ErrorBoundary("no live view", lose)
+        self._view = boundary.run(LiveView, context.folder) if live else None
         self._live = None if on_steps is None else LiveSteps(context.world.size, on_steps)
 
     def deliver(self, tables: list[FloatArray]) -> None:
@@ -74,7 +80,9 @@ class RankZero:
             self._live.add(tables)
 
     def leave(self) -> None:
-        """However training has ended: closes the port, the coordinator and the loggers."""
+        """However training has ended: ends the live view, and closes the port, the coordinator and the loggers."""
+        if self._view is not None:
+            self._view.close()
         self._coordinator.close()
         for logger in self._loggers:
             logger.end(HURRY_S)

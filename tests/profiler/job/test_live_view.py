@@ -1,0 +1,66 @@
+"""The process of the live view begins and ends with the job, and takes nothing from it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import distprof
+from distprof.profiler.job import live_view
+from distprof.profiler.job.live_view import LiveView
+
+
+def write_program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_session_shows_its_job_on_standard_error_and_leaves_no_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said, until_s = "", time.monotonic() + 60
+    with distprof.start(
+        "a", run_dir=str(tmp_path / "a"), find=False, live=True, window_s=0.01, warmup_steps=0
+    ) as session:
+        while "distprof: live: step" not in said and time.monotonic() < until_s:
+            with session.step():
+                time.sleep(0.002)
+            said += capfd.readouterr().err
+        assert session.job is not None
+        view = session.job._rank_zero._view  # type: ignore[attr-defined]
+    assert "distprof: live: step" in said and view._process.returncode == 0
+    assert "live" not in capfd.readouterr().err
+
+
+def test_a_view_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", write_program(tmp_path / "python", "exec sleep 600"))
+    monkeypatch.setattr(live_view, "END_LIMIT_S", 0.05)
+    view = LiveView(tmp_path)
+    view.close()
+    assert view._process.returncode == -9
+    view.close()  # once more does nothing
+
+
+def test_the_terminal_of_a_view_that_was_killed_gets_its_margins_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", write_program(tmp_path / "python", "kill -9 $$"))
+    monkeypatch.setattr("os.isatty", lambda descriptor: True)
+    view = LiveView(tmp_path)
+    view._process.wait(60)
+    view.close()
+    assert capfd.readouterr().err == "\x1b7\x1b[r\x1b8"
+
+
+def test_a_view_that_cannot_be_started_costs_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with distprof.start("a", run_dir=str(tmp_path / "a"), find=False, live=True) as session, session.step():
+        pass
+    assert "no live view: FileNotFoundError" in capsys.readouterr().err
