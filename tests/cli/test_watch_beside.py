@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from distprof.cli.watch import beside
-from distprof.cli.watch.beside import Parent, watch_beside
+from distprof.cli.watch.beside import IDLE_S, Parent, feed_page, watch_beside
 from tests.cli.test_watch_command import GrowingJob, do_at_once, given_up, job, simulated  # noqa: F401  # fixtures
 
 
@@ -70,11 +71,41 @@ def test_that_rank_0_is_gone_is_said_after_the_band(
     assert capfd.readouterr().out.rpartition("\x1b8")[2].startswith("distprof: live: rank 0 is gone; step 40, ")
 
 
+def test_the_page_gets_a_line_of_json_at_each_look(job: GrowingJob, capfd: pytest.CaptureFixture[str]) -> None:
+    job.write(80)
+    feed_page(job.folder, ScriptedParent(3, lambda: job.write(20)))
+    first, *_, last = map(json.loads, capfd.readouterr().out.splitlines())
+    assert first["facts"][0][1].startswith("step 80, ") and last["facts"][0][1].startswith("step 120, ")
+    assert "rank 2 is" in last["verdict"] and last["next"].startswith("next: ") and last["critical"]
+    ranks = last["ranks"]
+    assert [row[0] for row in ranks["rows"]] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert ranks["heads"][:3] == ["ms", "step", "own"] and ranks["phases"][0] == "data"
+    step_ns = float(ranks["rows"][2][1]) * 1e6
+    assert sum(ranks["bars"][2]) == pytest.approx(step_ns, rel=0.01)
+    assert len(last["times"]) == 120 and "in the last 120 steps" in last["span"]
+
+
+def test_the_page_s_process_ends_when_nobody_asks_any_more(
+    job: GrowingJob, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = ScriptedParent(10, lambda: None)
+
+    def age() -> None:
+        parent.asked_s -= IDLE_S / 2
+
+    monkeypatch.setattr(parent, "between", age)
+    feed_page(job.folder, parent)
+    assert capfd.readouterr().out.count("\n") == 2 and parent.looks == 8
+
+
 def test_the_view_ends_with_a_word_of_rank_0_with_its_pipe_and_with_its_process() -> None:
     heard, told = os.pipe()
     parent = Parent(os.getppid(), heard)
     assert not parent.wait(0.0)
-    os.write(told, b".")
+    parent.asked_s = 0.0
+    os.write(told, b"?")
+    assert not parent.wait(0.0) and parent.asked_s > 0.0
+    os.write(told, b"?.")
     assert parent.wait(60.0) and not parent.died
     os.close(told)
     assert parent.wait(60.0) and parent.died

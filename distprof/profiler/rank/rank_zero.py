@@ -10,16 +10,17 @@ from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
 from distprof.facts.gpu import GpuReading
 from distprof.facts.run import FloatArray, RunMeta
-from distprof.profiler.job.live_view import LiveView
+from distprof.profiler.job.live_view import LiveFeed, LiveView
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
 from distprof.profiler.metrics.metrics import Metrics
-from distprof.profiler.metrics.metrics_server import MetricsServer
+from distprof.profiler.metrics.metrics_server import PATH, MetricsServer, Page
 from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.windows.window_coordinator import WindowCoordinator
 from distprof.record.gather.background_consumer import BackgroundConsumer
 from distprof.record.gather.live import LiveSteps, RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
+from distprof.render.html.live_page import make_live_page
 from distprof.storage.run_folder import add_note
 
 
@@ -88,6 +89,7 @@ class RankZero:
             logger.end(HURRY_S)
         if self._metrics is not None:
             self._metrics[1].close()
+            self._metrics[2].close()
 
     def finish(self) -> None:
         """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
@@ -114,17 +116,22 @@ def _serve_metrics(
     meta: RunMeta,
     lose: Callable[[str], None],
     read_gpus: Callable[[], Sequence[GpuReading]],
-) -> tuple[Metrics, MetricsServer] | None:
-    """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
+) -> tuple[Metrics, MetricsServer, LiveFeed] | None:
+    """The metrics, what serves them, and what feeds the page. None: they are not wanted, or the port cannot be had."""
     profile = context.profile
     if profile.metrics_port is None:
         return None
     metrics = Metrics(meta, context.streams.ranks, read_gpus=read_gpus)
+    feed = LiveFeed(context.folder)
+    pages: dict[str, Page] = {
+        "/": ("text/html; charset=utf-8", lambda: make_live_page().encode()),
+        "/live.json": ("application/json", feed.read),
+    }
     address, port = profile.metrics_address, profile.metrics_port
     try:
-        server = MetricsServer(metrics.render, address=address, port=port)
+        server = MetricsServer(metrics.render, address=address, port=port, pages=pages)
     except OSError as error:
         lose(f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}")
         return None
-    context.print_line(f"distprof: live metrics: {server.url}")
-    return metrics, server
+    context.print_line(f"distprof: live metrics: {server.url} ; in a browser: {server.url.removesuffix(PATH)}/")
+    return metrics, server, feed

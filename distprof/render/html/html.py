@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
 from itertools import takewhile
-from pathlib import Path
 
 from distprof.facts.run import Phase
-from distprof.render.colours import PHASE_COLOURS
 from distprof.render.html.maps import show_when, show_where
+from distprof.render.html.page import make_page
 from distprof.render.html.page_data import embed_data
 from distprof.render.html.step_picture import show_pictures
 from distprof.render.html.svg import draw_devices, draw_phases
@@ -220,46 +216,6 @@ def _show_finding(shown: ShownFinding) -> str:
     return (
         f"<li><h3>{show(shown.title)}{share}</h3>{list_texts(shown.figures)}<p>{show(shown.consequence)}</p>"
         f"<p><em>Remedy</em> {show(shown.remedy)}</p></li>"
-    )
-
-
-def make_page(title: str, body: str, data: str = "", *, scripted: bool = True) -> str:
-    """A page that loads nothing, and runs at most the one script that it holds. Title and body are escaped already.
-
-    Args:
-        title: The title.
-        body: All of it.
-        data: The block that the script reads; empty: there is nothing for it to draw.
-        scripted: Whether it holds the script, which draws and switches between light and dark.
-    """
-    style, script = read_style(), _read("report.js") if scripted else ""
-    run = f"<script>{script}</script>" if scripted else ""
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main>{data}"
-        f"{run}</body></html>\n"
-    )
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-@cache
-def _read(name: str) -> str:
-    return (Path(__file__).with_name(name)).read_text(encoding="utf-8")
-
-
-def read_style() -> str:
-    """The page's style sheet, with the colours of phases."""
-    return _read("report.css") + "".join(
-        f".p-{name} {{ fill: {it}; background: {it}; }}\n" for name, it in PHASE_COLOURS.items()
     )
 
 
