@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from distprof.facts.run import Phase
-from distprof.render.html.maps import show_when, show_where
+from distprof.render.html.maps import show_choice, show_when, show_where
 from distprof.render.html.page import make_page
 from distprof.render.html.page_data import embed_data
 from distprof.render.html.step_picture import show_pictures
@@ -66,8 +66,8 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
             _make_part("when", "When: step time over the run", show_when(report, page)),
             _make_part("how", "How: a typical step and the longest one, all ranks", _show_steps(report)),
             _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",
-            *(_fold_section(section, report) for key in ORDER for section in sections if section.key == key),
-            *(_fold_section(section, report) for section in sections if section.key not in {*ORDER, *shown}),
+            *(_fold_section(section, report, page) for key in ORDER for section in sections if section.key == key),
+            *(_fold_section(section, report, page) for section in sections if section.key not in {*ORDER, *shown}),
             _fold_part("configuration", "Configuration", f"<pre>{_show_config(report)}</pre>"),
         ]
     )
@@ -122,8 +122,13 @@ def _make_part(key: str, title: str, content: str) -> str:
     )
 
 
-def _fold_section(section: Section, report: Report) -> str:
+def _fold_section(section: Section, report: Report, page: PageReport | None) -> str:
     content = _show_content(section, report)
+    if content and page is not None and (section.key, section.clock) == ("phases", page.clock):
+        content = (
+            f'{show_choice("phases")}<div id="phases-chosen" class="wide" role="region" aria-label="Phases by rank in '
+            f'the chosen steps" hidden></div><div id="phases-all">{content}</div>'
+        )
     key = f"{section.key}-{section.clock}" if section.clock else section.key
     return _fold_part(key, show(capitalise(section.title)), content, opened=section.key in OPEN) if content else ""
 

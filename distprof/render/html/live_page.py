@@ -15,10 +15,10 @@ _BODY = """\
 <p>Means of the last steps, in milliseconds; own is the step less waiting for others.</p>
 <ul class="legend" id="legend"></ul>
 <div class="wide" role="region" aria-label="Ranks by phases" tabindex="0">
-<table id="ranks" class="live"><thead></thead><tbody></tbody></table></div></section>
+<table id="ranks" class="by-rank"><thead></thead><tbody></tbody></table></div></section>
 </div>"""
 
 
 def make_live_page() -> str:
     """The page, which holds nothing of a job."""
-    return make_page("live", _BODY, script="live.js", connects=True)
+    return make_page("live", _BODY, scripts=("live.js",), connects=True)

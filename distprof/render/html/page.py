@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from distprof.render.colours import PHASE_COLOURS
 
+REPORT_SCRIPTS = ("report.js", "chosen_steps.js", "maps.js")
+"""What a report's page runs: it draws, and switches between light and dark."""
+
 
 def make_page(
-    title: str, body: str, data: str = "", *, script: str = "report.js", connects: bool = False
+    title: str, body: str, data: str = "", *, scripts: Sequence[str] = REPORT_SCRIPTS, connects: bool = False
 ) -> str:  # fmt: skip
     """A page that loads nothing, and runs at most the one script that it holds. Title and body are escaped already.
 
@@ -19,11 +23,12 @@ def make_page(
         title: The title.
         body: All of it.
         data: The block that the script reads; empty: there is nothing for it to draw.
-        script: The file of the script; empty: it has none. That of a report draws, and switches between light and dark.
+        scripts: The files of the script, whose functions see each other; empty: it has none.
         connects: Whether the script may ask where the page came from.
     """
-    style, code = read_style(), _read(script) if script else ""
-    run = f"<script>{code}</script>" if script else ""
+    style, parts = read_style(), "".join(_read(name) for name in scripts)
+    code = f'"use strict";\n(() => {{\n{parts}}})();\n' if parts else ""
+    run = f"<script>{code}</script>" if code else ""
     connect = "; connect-src 'self'" if connects else ""
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(code)}'; base-uri 'none'; "

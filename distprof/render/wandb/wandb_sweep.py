@@ -92,5 +92,5 @@ def _make_media(report: SweepReport) -> dict[str, Any]:
     table = list_jobs(report)
     media: dict[str, Any] = {SWEEP_TABLE: wandb.Table(columns=[*table.columns], data=table.rows)}
     if drawing := draw_jobs(report):
-        media[SWEEP_CHART] = wandb.Html(make_page("Step time by job", drawing, script=""), inject=False)
+        media[SWEEP_CHART] = wandb.Html(make_page("Step time by job", drawing, scripts=()), inject=False)
     return media
