@@ -201,6 +201,26 @@ def test_chosen_steps_are_what_the_other_parts_show(browser: Browser, pages: dic
     assert not browser.run('document.getElementById("phases-all").hidden') and browser.list_complaints() == []
 
 
+def test_of_a_long_job_the_blocks_of_the_chosen_steps_are_shown_and_named(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 20 steps, of which the first has 18 that are measured; rank 2 is late in the last 15 of 40."""
+    monkeypatch.setattr("distprof.analyze.summary.step_blocks.MOST_BLOCKS", 2)
+    browser.open(write(tmp_path, "blocks", make_four(25)))
+    choose = (
+        '(() => {{ const to = document.getElementById("to"); to.value = {}; to.dispatchEvent(new Event("input")); }})()'
+    )
+    browser.run(choose.format(10))
+    wider = "Of steps 0 to 19, the blocks that hold the chosen steps 0 to 10: 18 measured."
+    assert read_texts(browser, ".of") == [wider] * 3
+    browser.run(choose.format(38))
+    assert set(read_texts(browser, ".of")) == {
+        "Of steps 0 to 39, the blocks that hold the chosen steps 0 to 38: 38 measured."
+    }  # fmt: skip
+    _, _, longest = read_texts(browser, "#phases-chosen tbody:first-of-type tr:first-child td")[:3]
+    assert float(longest) == pytest.approx(5 + 20 * 15 / 38, abs=0.2), "not 5 + 20 * (0 + 15 / 20) / 2"
+
+
 def test_ranks_are_reordered_at_a_click(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["many"])
     names = browser.run('[...document.querySelectorAll("#where-orders button")].map((each) => each.textContent)')
