@@ -62,6 +62,21 @@ def test_on_a_terminal_it_is_a_band_that_goes_with_the_view(
     assert left.endswith("\x1b[J\x1b[r\x1b8")
 
 
+def test_in_a_window_that_becomes_too_small_the_job_has_all_of_it(
+    job: GrowingJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    console, sizes = open_console(terminal=True), iter([40, 12, 40])
+
+    def resize() -> None:
+        console.height = next(sizes)
+
+    job.write(20)
+    watch_beside(job.folder, ScriptedParent(3, resize), console)
+    drawn = capfd.readouterr().out
+    assert drawn.count("distprof, live") == 2 and drawn.endswith("\x1b[J\x1b[r\x1b8")
+    assert not list(sizes) and drawn.count("\x1b[r") == 1
+
+
 def test_that_rank_0_is_gone_is_said_after_the_band(
     job: GrowingJob,
     capfd: pytest.CaptureFixture[str],

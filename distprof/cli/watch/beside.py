@@ -111,6 +111,8 @@ def _show_band(watcher: Watcher, folder: Path, parent: Parent, console: Console)
                     below.rule("distprof, live", characters="-" if below.options.ascii_only else "─", style="dim")
                     below.print(screen, end="")
                 band.draw(captured.get().splitlines())
+            else:  # the window has become too small
+                band.close()
             if parent.wait(max(LOOK_S, LOOK_FACTOR * (time.monotonic() - began_s))):
                 return
     finally:
