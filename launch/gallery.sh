@@ -25,7 +25,7 @@ for name in "$@"; do
     bash -c "$command" || say "$name: its command ended with exit code $?"
     page=$(find "runs/gallery/$name" -name report.html) && [[ -n $page ]] || { say "$name: no page"; exit 1; }
     picture=docs/pictures/$name.png
-    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1040 \
+    "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1120 \
         --screenshot="$picture" "$PWD/$page" 2>/dev/null
     python - "$picture" <<'FEWER_COLOURS'
 import sys

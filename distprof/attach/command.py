@@ -34,7 +34,7 @@ usage: python -m distprof.attach [NAME=VALUE ...] [--] SCRIPT [ARGUMENTS ...]
        torchrun --nproc-per-node 4 -m distprof.attach SCRIPT [ARGUMENTS ...]
 
 Runs the script as Python does, unchanged, and writes a report of what each rank did.
-NAME=VALUE: name=, run_dir=, runs_dir=, and the options of conf/profile/, such as profile.level=off
+NAME=VALUE: name=, run_dir=, runs_dir=, live=true, and the options of conf/profile/, such as profile.level=off
 """
 
 

@@ -275,6 +275,8 @@ class Config:
     """torch.distributed backend."""
     group_timeout_s: float
     """A rank that stays away from a collective for this long ends the job."""
+    live: bool
+    """Rank 0 shows the job on its standard error while it runs."""
     train: TrainConfig
     strategy: StrategyConfig
     parallel: ParallelConfig

@@ -66,6 +66,7 @@ def start(
     precision: str | None = None,
     work: Work | None = None,
     config: object = None,
+    live: bool = False,
     **profile: Any,
 ) -> Session:
     """Records the steps of this process, and of the other ranks of its job: the one call before a training loop.
@@ -84,6 +85,7 @@ def start(
         precision: Number format of the matrix products: fp32, tf32, bf16 or fp16. None: as the watched models tell.
         work: Arithmetic of a micro-step. None: no FLOP/s and no MFU.
         config: Settings of the job, such as argparse's, kept in the run folder, secrets redacted.
+        live: Whether rank 0 shows the job on its standard error while it runs, as ``distprof watch`` does.
         **profile: The keys of ``conf/profile/*.yaml``, with the values there as defaults: ``level="off"`` takes those
             of ``off.yaml``. And ``peak``, as in ``conf/hardware/auto.yaml``.
 
@@ -102,6 +104,7 @@ def start(
         ("runs_dir", runs_dir, (str, os.PathLike), "a path"),
         ("run_dir", run_dir, (str, os.PathLike, NoneType), "a path, or None"),
         ("find", find, (bool,), "True or False"),
+        ("live", live, (bool,), "True or False"),
         ("strategy", strategy, (str, NoneType), "a name, or None"),
         ("work", work, (Work, NoneType), "a distprof.facts.run.Work, or None"),
     ):
@@ -117,7 +120,7 @@ def start(
         run_dir=None if run_dir is None else str(Path(run_dir).absolute()),
         config={**_make_plain(config), "profile": dataclasses.asdict(profile_config), "script": sys.argv[0]},
     )  # fmt: skip
-    session = OwnSession(plan, profile_config, warmup_steps=warmup_steps, find=find)
+    session = OwnSession(plan, profile_config, warmup_steps=warmup_steps, find=find, live=live)
     _open.append(session)
     return session
 
@@ -155,9 +158,10 @@ def _read_hardware(peak: object, work: Work | None) -> HardwareConfig:
 class OwnSession(Session):
     """A session that finds its job by itself, and reports it at the end."""
 
-    def __init__(self, plan: JobPlan, profile: ProfileConfig, *, warmup_steps: int, find: bool) -> None:
+    def __init__(self, plan: JobPlan, profile: ProfileConfig, *, warmup_steps: int, find: bool, live: bool) -> None:
         """``plan`` has the strategy and the precision that the user has given, if any."""
         self.name, self._plan, self._profile = plan.name, plan, profile
+        self._host = HostOptions(arguments=sys.argv[1:], live=live)
         self._precisions = PrecisionWatch()
         self._parallel: dict[str, None] = {}  # the names of the models' strategies
         self._world: World | None = None
@@ -267,7 +271,7 @@ class OwnSession(Session):
         config = describe_wrapping(self.models) | {**plan.config}
         return start_profiler(
             world, dataclasses.replace(plan, strategy=strategy, precision=precision, config=config), self._profile,
-            print_line=print_to_stderr, host=HostOptions(arguments=sys.argv[1:]), rendezvous=self._rendezvous,
+            print_line=print_to_stderr, host=self._host, rendezvous=self._rendezvous,
             failed=self._hear_failure,
         )  # fmt: skip
 
@@ -298,7 +302,7 @@ class OwnSession(Session):
             bare = JobPlan(name=plan.name, config=plan.config, runs_dir=plan.runs_dir, run_dir=plan.run_dir)
             self._world = world
             self._bystander = start_profiler(
-                world, bare, self._profile, print_line=print_to_stderr, host=HostOptions(arguments=sys.argv[1:]),
+                world, bare, self._profile, print_line=print_to_stderr, host=self._host,
                 rendezvous=self._rendezvous, failed=lambda error: None, bystander=self._threads,
             )  # fmt: skip
 

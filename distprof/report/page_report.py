@@ -9,6 +9,18 @@ from distprof.facts.run import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepBlocks:
+    """Means by blocks of steps, ns; NaN: not measured in the block."""
+
+    columns_each: int
+    """A block is of so many columns of the page; the last one may be of fewer."""
+    used: tuple[int, ...]
+    """Over how many steps each block's means are."""
+    mean_ns: Mapping[str, FloatArray]
+    """By quantity, ``[num_rows, num_blocks]``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WhoWaits:
     """Who stands still in collectives, and who came last to them."""
 
@@ -21,6 +33,9 @@ class WhoWaits:
     stood_ns: FloatArray
     """How long a rank of the column stood still per step until the row's rank came, ``[num_rows, num_columns]``, mean
     over the ranks of the column: of each collective the shorter of its wait and what of it stopped its compute."""
+    by_block: StepBlocks | None
+    """The same, "stood", with ``num_rows * num_columns`` rows. None: the job has too many ranks, or steps of one block.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +63,10 @@ class PageReport:
     """What a step would lose to each rank if all the others worked like the median of them: its own time above theirs
     and, where the host clock tells, that between the steps; a step in which it is below counts 0; mean over the
     measured steps, ``[num_ranks]``."""
+    excess_by_block: StepBlocks | None
+    """"excess" of each rank. None: as of `WhoWaits`, or it is not known."""
+    phases_by_block: StepBlocks | None
+    """Of each rank "step" and, where they were recorded, the phases that take time. None: as of `WhoWaits`."""
     who_waits: WhoWaits | None
     """None: collectives were not recorded, or nobody stood still in them."""
     places: tuple[tuple[str, tuple[int | None, ...]], ...]

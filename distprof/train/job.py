@@ -184,7 +184,7 @@ def run_job(
             work=None if cut else work, notes=[*notes, *_list_unknown(config)],
         ),
         _place_window(config), timeout_s=config.group_timeout_s, print_line=reporter.print_line, host=HostOptions(
-            arguments=arguments, on_start=reporter.start, signals=signals,
+            arguments=arguments, on_start=reporter.start, signals=signals, live=config.live,
             predict_memory=None if cut else partial(predict_job, config, num_ranks=world.size, rank=world.rank),
         ),
     )  # fmt: skip

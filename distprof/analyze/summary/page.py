@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import (
@@ -9,17 +12,25 @@ from distprof.analyze.stats.measured_steps import (
     choose_measured_steps,
     hides_waits,
     measure_counted_between,
+    read_timing,
     subtract_exposed,
     sum_exposed,
 )
 from distprof.analyze.stats.statistics import medians_of_others
+from distprof.analyze.summary.step_blocks import Blocks, plan_blocks
+from distprof.analyze.summary.who_waits import MAX_COLUMNS as MAX_WAITING
+from distprof.analyze.summary.who_waits import MAX_ROWS as MAX_LAST
 from distprof.analyze.summary.who_waits import measure_who_waits
 from distprof.facts.run import PHASES, Clock, FloatArray, IntArray, Run
-from distprof.report.page_report import PageReport
+from distprof.report.page_report import PageReport, StepBlocks
 from distprof.report.report import Report
 
 MAX_ROWS, MAX_COLUMNS, MAX_CELLS = 128, 1_200, 36_000
 """Of a table; there are about ten of them, and a cell takes three bytes of the page."""
+MAX_EXCESS_CELLS, MAX_PHASE_CELLS, MAX_WAIT_CELLS = 72_000, 120_000, 30_000
+"""Of the means by blocks of steps, all tables of each kind together."""
+MAX_WAIT_SUMS = 4_000_000
+"""Of who waits for whom while it is measured, all blocks together."""
 
 
 def measure_page(run: Run, report: Report) -> PageReport | None:
@@ -34,6 +45,7 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
     exposed_ns = _read_exposed(run, clock)[:, there]
     own_ns = subtract_exposed(step_ns, exposed_ns)
     columns = min(MAX_COLUMNS, MAX_CELLS // min(len(step_ns), MAX_ROWS))
+    excess_ns, compared = _measure_excess(measured_steps, own_ns, clock, there)
     most, counted = (MAX_ROWS, columns), measured_steps.counted[there]
     cells = {"step": step_ns, "own": own_ns, "wait": exposed_ns}
     cells |= {phase.value: _read_phase(run, code, clock)[:, there] for code, phase in enumerate(PHASES)}
@@ -43,14 +55,18 @@ def measure_page(run: Run, report: Report) -> PageReport | None:
     first = np.arange(0, len(there), steps_each)
     means = {name: _mean(table) for name, table in cells.items() if name not in ("own", "wait")}
     shown = _find_longest(means["step"], steps_each)
+    plan = partial(plan_blocks, there, run.rows.shape[1], steps_each=steps_each)
     numbers = np.nanmax(run.column("step")[:, there], axis=0).astype(np.int64)
     return PageReport(
         clock=clock.value, ranks_each=ranks_each, steps_each=steps_each, steps=tuple(numbers[first].tolist()),
         shown=tuple(numbers[shown].tolist()), measured=tuple(counted[shown].tolist()),
         mean_ns={name: values[shown] for name, values in means.items()},
         cells_ns={name: table for name, (table, _) in shrunk.items() if np.isfinite(table).any()},
-        excess_ns=_measure_excess(measured_steps, own_ns, clock, there),
-        who_waits=measure_who_waits(measured_steps), places=_list_places(report),
+        excess_ns=np.full(len(excess_ns), np.nan) if not len(compared) else excess_ns.mean(axis=1),
+        excess_by_block=_average_excess(excess_ns, compared, plan(rows=len(own_ns), most=MAX_EXCESS_CELLS)),
+        phases_by_block=_average_phases(measured_steps, clock, plan),
+        who_waits=measure_who_waits(measured_steps, plan(rows=_count_wait_cells(run), most=MAX_WAIT_CELLS)),
+        places=_list_places(report),
     )  # fmt: skip
 
 
@@ -90,16 +106,49 @@ def _find_longest(values: FloatArray, each: int) -> list[int]:
     return [begin + int(np.argmax(known[begin : begin + each])) for begin in range(0, len(known), each)]
 
 
-def _measure_excess(measured_steps: MeasuredSteps, own_ns: FloatArray, clock: Clock, there: IntArray) -> FloatArray:
-    """``PageReport.excess_ns``; all NaN with fewer than two ranks, or where own time is not known."""
-    excess_ns = np.full(len(own_ns), np.nan)
+def _average_excess(excess_ns: FloatArray, compared: IntArray, blocks: Blocks | None) -> StepBlocks | None:
+    if blocks is None or not len(compared):
+        return None
+    return blocks.pack(compared, excess=blocks.average(excess_ns, compared))
+
+
+def _average_phases(
+    measured_steps: MeasuredSteps, clock: Clock, plan: Callable[..., Blocks | None]
+) -> StepBlocks | None:  # fmt: skip
+    """Over the steps of the report's own means."""
+    timing = read_timing(measured_steps, clock)
+    if timing is None:
+        return None
+    codes = np.flatnonzero(np.nansum(timing.mean_phase_ns, axis=0) > 0).tolist()
+    blocks = plan(rows=len(timing.step_ns) * (1 + len(codes)), most=MAX_PHASE_CELLS)
+    if blocks is None:
+        return None
+    used = np.flatnonzero(timing.used)
+    tables = {PHASES[code].value: blocks.average(timing.phase_ns[:, :, code], used) for code in codes}
+    return blocks.pack(used, step=blocks.average(timing.step_ns, used), **tables)
+
+
+def _count_wait_cells(run: Run) -> int:
+    """At most, of who waits for whom; counted as more where what is summed up for a block would take too much."""
+    count = len(run.ranks)
+    columns = min(count, MAX_WAITING)
+    return max((min(count, MAX_LAST) + 2) * columns, -(-(count + 1) * columns * MAX_WAIT_CELLS // MAX_WAIT_SUMS))
+
+
+def _measure_excess(
+    measured_steps: MeasuredSteps, own_ns: FloatArray, clock: Clock, there: IntArray
+) -> tuple[FloatArray, IntArray]:
+    """What each step loses to each rank, ``[num_ranks, num_compared]``, and the steps; none with fewer than two ranks,
+    or where own time is not known."""
     own_ns = own_ns + _read_between(measured_steps, clock)[:, there]
     chosen = measured_steps.present & np.isfinite(own_ns[:, measured_steps.counted[there]]).any(axis=1)
     used = measured_steps.counted[there] & np.isfinite(own_ns[chosen]).all(axis=0)
-    if chosen.sum() > 1 and used.any():
-        mine_ns = own_ns[np.ix_(chosen, used)]
-        excess_ns[chosen] = np.maximum(mine_ns - medians_of_others(mine_ns), 0).mean(axis=1)
-    return excess_ns
+    if chosen.sum() < 2 or not used.any():
+        return np.empty((len(own_ns), 0)), there[:0]
+    excess_ns = np.full((len(own_ns), int(used.sum())), np.nan)
+    mine_ns = own_ns[np.ix_(chosen, used)]
+    excess_ns[chosen] = np.maximum(mine_ns - medians_of_others(mine_ns), 0)
+    return excess_ns, there[used]
 
 
 def _read_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:

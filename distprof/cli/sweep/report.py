@@ -14,7 +14,8 @@ from distprof.cli.options import LONGEST_PATH, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
 from distprof.render.files.column_files import NO_PARQUET, Columns, can_write_parquet, list_writers
 from distprof.render.files.files import Written, write_each
-from distprof.render.html.html import make_page, show_section
+from distprof.render.html.html import show_section
+from distprof.render.html.page import make_page
 from distprof.render.html.svg import draw_jobs
 from distprof.render.markup import make_section, show
 from distprof.render.sections.sweep_sections import list_sweep_sections

@@ -1,4 +1,4 @@
-"""Serves a job's metrics over HTTP from rank 0, on a thread of its own that no client can hold up."""
+"""Serves a job's metrics and its live page over HTTP from rank 0, on a thread that no client can hold up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from ipaddress import ip_address
+from types import MappingProxyType
+from urllib.parse import urlsplit
 
 PATH = "/metrics"
+Page = tuple[str, Callable[[], bytes]]
+"""The type of its content, and what makes it, without waiting for anything."""
+NO_PAGES: Mapping[str, Page] = MappingProxyType({})
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_LIMIT_S = 2.0
 """How long a connection may last, from being accepted to the last byte of the answer."""
@@ -27,23 +33,26 @@ CLOSE_LIMIT_S = 1.0
 
 
 class MetricsServer:
-    """Answers ``GET /metrics``, one request per connection, without ever waiting for a client."""
+    """Answers ``GET`` of the metrics and of a few pages, one request per connection, without waiting for a client."""
 
     def __init__(
-        self, render: Callable[[], str], *, address: str, port: int, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, render: Callable[[], str], *, address: str, port: int, pages: Mapping[str, Page] = NO_PAGES,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         """Opens the port and starts the thread.
 
         Args:
             render: Makes the text.
             address: Where to listen.
             port: Of 1 to 65535; 0: any free one.
+            pages: By their paths.
             now_s: A monotonic clock.
 
         Raises:
             OSError: It cannot listen there.
         """
-        self._render, self._now_s = render, now_s
+        self._pages: dict[str, Page] = {PATH: (CONTENT_TYPE, lambda: render().encode(errors="replace")), **pages}
+        self._now_s, self._is_local = now_s, _is_loopback(address)
         self._listener = _listen(address, port)
         shown = f"[{address}]" if ":" in address else address
         self.url = f"http://{shown}:{self._listener.getsockname()[1]}{PATH}"
@@ -139,9 +148,13 @@ class MetricsServer:
             return _make_answer(HTTPStatus.BAD_REQUEST)
         if words[0] != b"GET":
             return _make_answer(HTTPStatus.METHOD_NOT_ALLOWED)
-        if words[1].partition(b"?")[0] != PATH.encode():
+        path = words[1].partition(b"?")[0].decode(errors="replace")
+        if path not in self._pages:
             return _make_answer(HTTPStatus.NOT_FOUND)
-        return _make_answer(HTTPStatus.OK, self._render().encode(errors="replace"))
+        if path != PATH and self._is_local and not _asks_loopback(request):
+            return _make_answer(HTTPStatus.MISDIRECTED_REQUEST)
+        kind, make = self._pages[path]
+        return _make_answer(HTTPStatus.OK, make(), kind)
 
     def _leave(self, client: _Client) -> None:
         self._clients.remove(client)
@@ -197,8 +210,22 @@ def _close(connection: socket.socket) -> None:
     connection.close()
 
 
-def _make_answer(status: HTTPStatus, body: bytes = b"") -> bytes:
-    kind = CONTENT_TYPE if status is HTTPStatus.OK else "text/plain"
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _asks_loopback(request: bytes) -> bool:
+    """Whether a browser has been told to ask this host: a foreign page may give its own name this host's address."""
+    heads = (line.partition(b":") for line in request.split(b"\n")[1:])
+    hosts = [value.strip().decode(errors="replace") for name, _, value in heads if name.strip().lower() == b"host"]
+    with contextlib.suppress(ValueError):
+        return all(_is_loopback(urlsplit(f"//{host}").hostname or "") for host in hosts)
+    return False
+
+
+def _make_answer(status: HTTPStatus, body: bytes = b"", kind: str = "text/plain") -> bytes:
     return b"\r\n".join([*(line.encode() for line in _list_head(status, kind, len(body))), body])
 
 
@@ -206,5 +233,8 @@ def _list_head(status: HTTPStatus, kind: str, num_bytes: int) -> Iterator[str]:
     yield f"HTTP/1.0 {status.value} {status.phrase}"
     yield f"Content-Type: {kind}"
     yield f"Content-Length: {num_bytes}"
+    yield "Cache-Control: no-store"
+    yield "X-Content-Type-Options: nosniff"
+    yield "Content-Security-Policy: frame-ancestors 'none'"
     yield "Connection: close"
     yield ""

@@ -76,6 +76,8 @@ class HostOptions:
     if the program does not handle them itself and this is its main thread."""
     predict_memory: PredictMemory | None = None
     """What this rank's tensors should take, by kind. Called once, outside steps, after the profile of modules."""
+    live: bool = False
+    """Whether rank 0 shows the job on its standard error while it runs."""
 
 
 WINDOW_WAIT_S = 60.0
@@ -390,7 +392,7 @@ class Job:
         begin = None if on_start is None else partial(on_start, meta, opened.streams.ranks, opened.folder)
         self._rank_zero = RankZero(
             opened, self._step_writer, meta=meta, on_start=begin, stop_recording=self._exchange.ask_to_stop,
-            coordinator=coordinator, lose=self._lose, read_gpus=lambda: self._exchange.gpus,
+            coordinator=coordinator, lose=self._lose, read_gpus=lambda: self._exchange.gpus, live=self._host.live,
         )  # fmt: skip
         self._lefts.append(self._rank_zero.leave)
         self._gather_thread.deliver = self._rank_zero.deliver

@@ -6,18 +6,21 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
 from distprof.facts.gpu import GpuReading
 from distprof.facts.run import FloatArray, RunMeta
+from distprof.profiler.job.live_view import LiveFeed, LiveView
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
 from distprof.profiler.metrics.metrics import Metrics
-from distprof.profiler.metrics.metrics_server import MetricsServer
+from distprof.profiler.metrics.metrics_server import PATH, MetricsServer, Page
 from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.windows.window_coordinator import WindowCoordinator
 from distprof.record.gather.background_consumer import BackgroundConsumer
 from distprof.record.gather.live import LiveSteps, RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
+from distprof.render.html.live_page import make_live_page
 from distprof.storage.run_folder import add_note
 
 
@@ -35,6 +38,7 @@ class RankZero:
         coordinator: WindowCoordinator,
         lose: Callable[[str], None],
         read_gpus: Callable[[], Sequence[GpuReading]],
+        live: bool = False,
     ) -> None:
         """Starts the live display and the metrics, if they are wanted.
 
@@ -47,6 +51,7 @@ class RankZero:
             coordinator: Orders kernel windows.
             lose: Says what is lost, to the user and in the report.
             read_gpus: What the ranks have said of their GPUs, by rank.
+            live: Whether a child process shows the job on standard error.
         """
         self._folder, self._warn, self._coordinator = context.folder, context.warn, coordinator
         self._remote = RemoteStreams(context.streams.apart, step_writer.refuse)
@@ -65,6 +70,8 @@ class RankZero:
             context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
             print_line=context.print_line, on_steps=partial(_pass_to_all, receivers) if receivers else None,
         )  # fmt: skip
+        boundary = ErrorBoundary("no live view", lose)
+        self._view = boundary.run(LiveView, context.folder) if live else None
         self._live = None if on_steps is None else LiveSteps(context.world.size, on_steps)
 
     def deliver(self, tables: list[FloatArray]) -> None:
@@ -74,12 +81,15 @@ class RankZero:
             self._live.add(tables)
 
     def leave(self) -> None:
-        """However training has ended: closes the port, the coordinator and the loggers."""
+        """However training has ended: ends the live view, and closes the port, the coordinator and the loggers."""
+        if self._view is not None:
+            self._view.close()
         self._coordinator.close()
         for logger in self._loggers:
             logger.end(HURRY_S)
         if self._metrics is not None:
             self._metrics[1].close()
+            self._metrics[2].close()
 
     def finish(self) -> None:
         """After every rank's last row: ends the files written for other ranks, and waits briefly for the display."""
@@ -106,17 +116,22 @@ def _serve_metrics(
     meta: RunMeta,
     lose: Callable[[str], None],
     read_gpus: Callable[[], Sequence[GpuReading]],
-) -> tuple[Metrics, MetricsServer] | None:
-    """The metrics and what serves them. None: they are not wanted, or the port cannot be had."""
+) -> tuple[Metrics, MetricsServer, LiveFeed] | None:
+    """The metrics, what serves them, and what feeds the page. None: they are not wanted, or the port cannot be had."""
     profile = context.profile
     if profile.metrics_port is None:
         return None
     metrics = Metrics(meta, context.streams.ranks, read_gpus=read_gpus)
+    feed = LiveFeed(context.folder)
+    pages: dict[str, Page] = {
+        "/": ("text/html; charset=utf-8", lambda: make_live_page().encode()),
+        "/live.json": ("application/json", feed.read),
+    }
     address, port = profile.metrics_address, profile.metrics_port
     try:
-        server = MetricsServer(metrics.render, address=address, port=port)
+        server = MetricsServer(metrics.render, address=address, port=port, pages=pages)
     except OSError as error:
         lose(f"no live metrics: profile.metrics_port={port} on {address}: {error.strerror or error}")
         return None
-    context.print_line(f"distprof: live metrics: {server.url}")
-    return metrics, server
+    context.print_line(f"distprof: live metrics: {server.url} ; in a browser: {server.url.removesuffix(PATH)}/")
+    return metrics, server, feed

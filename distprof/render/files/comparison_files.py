@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from distprof.render.html.comparison_waterfall import draw_comparison
-from distprof.render.html.html import make_page, show_section
+from distprof.render.html.html import show_section
+from distprof.render.html.page import make_page
 from distprof.render.markup import make_section, show
 from distprof.render.sections.comparison_sections import (
     describe_comparison,

@@ -9,7 +9,8 @@ from distprof.facts.operations import Operations
 from distprof.render.files.files import Written, write_each
 from distprof.render.files.operations_timeline import describe_operations_trace, render_operations_trace
 from distprof.render.files.trace_protobuf import pack_protobuf
-from distprof.render.html.html import make_page, show_card, show_section
+from distprof.render.html.html import show_card, show_section
+from distprof.render.html.page import make_page
 from distprof.render.html.step_picture import show_pictures
 from distprof.render.markup import make_section, show
 from distprof.render.sections.operations_sections import list_operations_sections, make_pipeline_card, name_pipeline

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
 from itertools import takewhile
-from pathlib import Path
 
 from distprof.facts.run import Phase
-from distprof.render.colours import PHASE_COLOURS
-from distprof.render.html.maps import show_when, show_where
+from distprof.render.html.maps import show_choice, show_when, show_where
+from distprof.render.html.page import make_page
 from distprof.render.html.page_data import embed_data
 from distprof.render.html.step_picture import show_pictures
 from distprof.render.html.svg import draw_devices, draw_phases
@@ -70,8 +66,8 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
             _make_part("when", "When: step time over the run", show_when(report, page)),
             _make_part("how", "How: a typical step and the longest one, all ranks", _show_steps(report)),
             _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",
-            *(_fold_section(section, report) for key in ORDER for section in sections if section.key == key),
-            *(_fold_section(section, report) for section in sections if section.key not in {*ORDER, *shown}),
+            *(_fold_section(section, report, page) for key in ORDER for section in sections if section.key == key),
+            *(_fold_section(section, report, page) for section in sections if section.key not in {*ORDER, *shown}),
             _fold_part("configuration", "Configuration", f"<pre>{_show_config(report)}</pre>"),
         ]
     )
@@ -126,8 +122,13 @@ def _make_part(key: str, title: str, content: str) -> str:
     )
 
 
-def _fold_section(section: Section, report: Report) -> str:
+def _fold_section(section: Section, report: Report, page: PageReport | None) -> str:
     content = _show_content(section, report)
+    if content and page is not None and (section.key, section.clock) == ("phases", page.clock):
+        content = (
+            f'{show_choice("phases")}<div id="phases-chosen" class="wide" role="region" aria-label="Phases by rank in '
+            f'the chosen steps" hidden></div><div id="phases-all">{content}</div>'
+        )
     key = f"{section.key}-{section.clock}" if section.clock else section.key
     return _fold_part(key, show(capitalise(section.title)), content, opened=section.key in OPEN) if content else ""
 
@@ -220,46 +221,6 @@ def _show_finding(shown: ShownFinding) -> str:
     return (
         f"<li><h3>{show(shown.title)}{share}</h3>{list_texts(shown.figures)}<p>{show(shown.consequence)}</p>"
         f"<p><em>Remedy</em> {show(shown.remedy)}</p></li>"
-    )
-
-
-def make_page(title: str, body: str, data: str = "", *, scripted: bool = True) -> str:
-    """A page that loads nothing, and runs at most the one script that it holds. Title and body are escaped already.
-
-    Args:
-        title: The title.
-        body: All of it.
-        data: The block that the script reads; empty: there is nothing for it to draw.
-        scripted: Whether it holds the script, which draws and switches between light and dark.
-    """
-    style, script = read_style(), _read("report.js") if scripted else ""
-    run = f"<script>{script}</script>" if scripted else ""
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title} - distprof</title><style>{style}</style></head>\n<body><main>{body}</main>{data}"
-        f"{run}</body></html>\n"
-    )
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-@cache
-def _read(name: str) -> str:
-    return (Path(__file__).with_name(name)).read_text(encoding="utf-8")
-
-
-def read_style() -> str:
-    """The page's style sheet, with the colours of phases."""
-    return _read("report.css") + "".join(
-        f".p-{name} {{ fill: {it}; background: {it}; }}\n" for name, it in PHASE_COLOURS.items()
     )
 
 

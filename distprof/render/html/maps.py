@@ -25,10 +25,10 @@ def show_where(report: Report, page: PageReport | None) -> str:
         few = "one rank has no others to compare it with" if report.world_size < 2 else "own time was not measured"
         return f"<p>Not drawn: {few}.</p>"
     return (
-        f"<p>{WHERE_ABOUT}</p>"
+        f"<p>{WHERE_ABOUT}</p>{show_choice('where')}"
         '<div class="controls" id="where-orders" role="group" aria-label="Order of the ranks"></div>'
         f"{_place('where', 'Heat map of the ranks: what a step loses to each')}"
-        f"{_fold('The same in numbers', _tabulate_ranks(report, page))}"
+        f"{_fold('The same in numbers, of all measured steps', _tabulate_ranks(report, page))}"
     )
 
 
@@ -43,7 +43,8 @@ def show_when(report: Report, page: PageReport | None) -> str:
     largest = f" Each cell is the longest time of {' x '.join(cells)}." if cells else ""
     return (
         f"<p>Mean over ranks by phase, {page.clock} clock, warm-up paler, steps beyond the top marked there. {shown}"
-        "Drag across the picture, or move the two sliders, to choose steps for what follows.</p>"
+        "Drag across the picture, or move the two sliders, to choose the steps of the table and the map below, and of "
+        "<em>where</em>, <em>who waits for whom</em> and <em>phases by rank</em>.</p>"
         f"{_place('stack', 'Step time by phase over all steps')}"
         '<div class="controls"><label>first step <input type="range" id="from" min="0" value="0"></label>'
         '<label>last step <input type="range" id="to" min="0"></label>'
@@ -54,7 +55,7 @@ def show_when(report: Report, page: PageReport | None) -> str:
         f'<div class="controls"><label>quantity <select id="quantity">{options}</select></label></div>'
         f"<p>Ranks down, steps across; bright is long.{largest}</p>"
         f"{_place('cells', 'Heat map of ranks by steps')}"
-        f"{_fold('The longest steps in numbers', _tabulate_longest(report))}"
+        f"{_fold('The longest of all steps in numbers', _tabulate_longest(report))}"
     )
 
 
@@ -63,6 +64,11 @@ _QUANTITIES = {
     "own": "own time (step less exposed communication)",
     "wait": "wait (exposed communication)",
 }
+
+
+def show_choice(key: str) -> str:
+    """A line in which the script says which steps what follows shows."""
+    return f'<p class="of" id="{key}-of" role="status">Of all measured steps.</p>'
 
 
 def _place(key: str, label: str) -> str:

@@ -12,7 +12,7 @@ from distprof.facts.run import FloatArray
 from distprof.render.colours import PHASE_COLOURS, RAMP
 from distprof.render.sections.cause_words import name_cause
 from distprof.render.units import clean_text
-from distprof.report.page_report import PageReport
+from distprof.report.page_report import PageReport, StepBlocks
 from distprof.report.report import Report
 from distprof.report.wait_report import LASTING_KINDS
 
@@ -45,8 +45,18 @@ def _collect(report: Report, page: PageReport) -> dict[str, object]:
         "colours": {name: colour for name, colour in PHASE_COLOURS.items() if name in page.mean_ns},
         "ramp": RAMP,
         "means": _pack_tables(page.mean_ns), "cells": _pack_tables(page.cells_ns),
+        "blocks": {
+            "where": _pack_blocks(page.excess_by_block), "phases": _pack_blocks(page.phases_by_block),
+            "who-waits": _pack_blocks(None if page.who_waits is None else page.who_waits.by_block),
+        },
         "marks": _list_marks(report),
     }  # fmt: skip
+
+
+def _pack_blocks(blocks: StepBlocks | None) -> dict[str, object] | None:
+    if blocks is None:
+        return None
+    return {"each": blocks.columns_each, "used": list(blocks.used), "tables": _pack_tables(blocks.mean_ns)}
 
 
 def _pack_tables(tables: Mapping[str, FloatArray]) -> dict[str, list[object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from distprof.render.html.html import read_style
+from distprof.render.html.page import read_style
 from distprof.render.html.step_picture import draw_picture
 from distprof.report.report import Report
 from distprof.report.step_timeline import StepTimeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distprof.render.html.maps import show_choice
 from distprof.render.markup import show
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.units import format_milliseconds
@@ -32,7 +33,7 @@ def tabulate_who_waits(report: Report, page: PageReport | None) -> str:
     )
     mean = f" A column is the mean of {waits.each:,} ranks." if waits.each > 1 else ""
     return (
-        f"<p>{ABOUT}{mean}</p>"
+        f"<p>{ABOUT}{mean}</p>{show_choice('who-waits')}"
         '<div class="wide matrix" role="region" aria-label="Who waits for whom"><table>'
         f'<thead><tr><th scope="col">last</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
     )

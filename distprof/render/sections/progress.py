@@ -6,9 +6,12 @@ import statistics
 from collections.abc import Sequence
 
 from distprof.facts.run import PHASES, name_ranks
+from distprof.render.sections.ends import describe_ends
+from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.units import clean_text, format_age, format_milliseconds, format_time
 from distprof.report.progress import Progress, RankProgress
+from distprof.report.report import Report
 
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 STALE_S = 10.0
@@ -16,6 +19,7 @@ STALE_S = 10.0
 STALE_STEPS = 10.0
 LEAST_RANGE = 0.25
 FEW = 8
+MOST_ENDS = 4
 STANDS = "stands in step"
 _SEVERITY = {"gone": 3, "failed": 2, "terminated": 1}
 NAMES_LIMIT = 60
@@ -100,8 +104,7 @@ def describe_times(progress: Progress) -> str:
 
 def show_ranks(progress: Progress, most: int) -> Section:
     """Ranks by phases, means of the last steps; of more ranks than ``most`` a few, the worst first, and the median."""
-    ranks = list(progress.ranks)
-    chosen = ranks if len(ranks) <= most else _choose_worst(progress, min(most - 1, FEW))
+    ranks, chosen = progress.ranks, choose_ranks(progress, most)
     codes = [code for code in range(len(PHASES)) if any(rank.phase_ns[code] for rank in ranks)]
     heads = ["ms", "step", "own", *(PHASES[code] for code in codes), "last step", "seen", STANDS]
     stale = any(is_stale(progress, rank.fresh_s) for rank in _list_open(progress)) and not progress.over
@@ -114,6 +117,19 @@ def show_ranks(progress: Progress, most: int) -> Section:
         rows.append([f"median of {len(ranks):,}", *_show_median(ranks, codes), "", "", ""])
     columns = make_columns(heads, rows, (STANDS,))
     return Section(key="watch_ranks", title="", columns=columns if stale else columns[:-1])
+
+
+def choose_ranks(progress: Progress, most: int) -> Sequence[RankProgress]:
+    """All ranks, or of more than ``most`` a few, the worst first."""
+    return progress.ranks if len(progress.ranks) <= most else _choose_worst(progress, min(most - 1, FEW))
+
+
+def list_urgent(progress: Progress, report: Report) -> Sequence[str]:
+    """How ranks ended, or whom the job waits for; while it runs, that is all that is urgent."""
+    if progress.over:
+        return describe_ends(report)[:MOST_ENDS]
+    quiet = all(is_stale(progress, rank.fresh_s) for rank in progress.ranks)
+    return [hang for hang in [describe_hang(report)] if hang and quiet]
 
 
 def _show_times(rank: RankProgress, codes: Sequence[int]) -> list[str]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console, Group, RenderableType
 from rich.segment import Segments
 from rich.text import Text
 
-from distprof.render.sections.ends import describe_ends
-from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.progress import (
     describe_end,
     describe_freshness,
     describe_progress,
     describe_times,
     draw_times,
-    is_stale,
+    list_urgent,
     show_ranks,
 )
 from distprof.render.sections.screen import describe_advice
@@ -28,7 +24,6 @@ from distprof.render.units import clean_text, format_age
 from distprof.report.progress import Progress
 from distprof.report.report import Report
 
-MOST_ENDS = 4
 TEXT_LIMIT = 300
 RANK_ROWS = (64, 48, 32, 24, 16, 12, 8, 6, 5, 4, 3, 2)
 """Of the table of ranks: as many as the height has room for."""
@@ -71,7 +66,7 @@ def fit_watch_screen(
 
 def describe_watch_line(progress: Progress, report: Report | None) -> str:
     """The same in one line."""
-    said = [] if report is None else _list_urgent(progress, report)
+    said = [] if report is None else list_urgent(progress, report)
     verdict = "" if report is None else describe_verdict(report)
     parts = [describe_progress(progress), describe_end(progress) or describe_freshness(progress), *said, verdict]
     return "; ".join(part for part in parts if part)
@@ -95,7 +90,7 @@ def _show_verdict(progress: Progress, report: Report | None, report_age_s: float
     if end := describe_end(progress):
         parts.append(Text(end, style="bold" if _ended_well(progress) else "bold red"))
     if report is not None:
-        parts += [Text(line, style="bold red") for line in _list_urgent(progress, report)]
+        parts += [Text(line, style="bold red") for line in list_urgent(progress, report)]
         parts += list_verdict(report)
         parts += [Text(advice) for advice in [describe_advice(report)] if advice]
         age = "" if progress.over else f", {format_age(report_age_s)} ago"
@@ -103,14 +98,6 @@ def _show_verdict(progress: Progress, report: Report | None, report_age_s: float
     if problem or report is None:
         parts.append(Text(clean_text(problem, TEXT_LIMIT) if problem else NO_REPORT, style="dim"))
     return [*parts, Text()]
-
-
-def _list_urgent(progress: Progress, report: Report) -> Sequence[str]:
-    """How ranks ended, or whom the job waits for; while it runs, that is all that is urgent."""
-    if progress.over:
-        return describe_ends(report)[:MOST_ENDS]
-    quiet = all(is_stale(progress, rank.fresh_s) for rank in progress.ranks)
-    return [hang for hang in [describe_hang(report)] if hang and quiet]
 
 
 def _ended_well(progress: Progress) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.record.gather.background_consumer import CALL_LIMIT_S, BackgroundConsumer
-from distprof.render.html.html import make_page
+from distprof.render.html.page import make_page
 from distprof.render.html.svg import draw_jobs
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_log import choose_mode, close_run, end_service, open_run, wants_online
@@ -92,5 +92,5 @@ def _make_media(report: SweepReport) -> dict[str, Any]:
     table = list_jobs(report)
     media: dict[str, Any] = {SWEEP_TABLE: wandb.Table(columns=[*table.columns], data=table.rows)}
     if drawing := draw_jobs(report):
-        media[SWEEP_CHART] = wandb.Html(make_page("Step time by job", drawing, scripted=False), inject=False)
+        media[SWEEP_CHART] = wandb.Html(make_page("Step time by job", drawing, scripts=()), inject=False)
     return media

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ LIMIT_S = 10.0
 
 @contextlib.contextmanager
 def serving(
-    render: Callable[[], str] = lambda: TEXT, *, address: str = "127.0.0.1", **options: Callable[[], float]
+    render: Callable[[], str] = lambda: TEXT, *, address: str = "127.0.0.1", **options: Any
 ) -> Iterator[MetricsServer]:
     server = MetricsServer(render, address=address, port=0, **options)
     try:
@@ -68,6 +69,23 @@ def test_a_port_answers_until_it_is_closed() -> None:
             urllib.request.urlopen(server.url, data=b"body", timeout=LIMIT_S)
     with pytest.raises(ConnectionRefusedError):
         connect(server.url)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9400", 200), ("localhost", 200), ("[::1]:9400", 200), ("rebound.example:9400", 421), ("[x", 421)],
+)
+def test_a_page_is_for_who_asks_this_host_by_its_own_name(host: str, status: int) -> None:
+    """A page of another host may point its own name here, and then read what it gets."""
+    page = ("text/html; charset=utf-8", lambda: b"<p>job</p>")
+    with serving(pages={"/": page}) as server:
+        for path, expected in (("/", status), ("/metrics", 200)):
+            with connect(server.url) as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                answer = client.makefile("rb").read()
+            assert answer.startswith(f"HTTP/1.0 {expected} ".encode())
+            assert (b"<p>job" in answer) == (path == "/" and expected == 200)
+            assert b"\r\nX-Content-Type-Options: nosniff\r\n" in answer and b"frame-ancestors 'none'" in answer
 
 
 def test_it_listens_on_ipv6_too() -> None:

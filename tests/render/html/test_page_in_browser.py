@@ -41,8 +41,8 @@ def write_text(folder: Path, name: str, page: str) -> Path:
     return path
 
 
-def make_four() -> Run:
-    delay = Delay(rank=2, phase=Phase.DATA, delay_ns=20 * MS)
+def make_four(first_step: int = 0) -> Run:
+    delay = Delay(rank=2, phase=Phase.DATA, delay_ns=20 * MS, first_step=first_step)
     return simulate(SimulatedJob(num_ranks=4, num_steps=40, num_warmup=2, delays=(delay,)), seed=1, truth=False).run
 
 
@@ -69,6 +69,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {
         "four": write(folder, "four", make_four()),
+        "late": write(folder, "late", make_four(25)),
         "one": write(folder, "one", make_run(num_ranks=1, num_steps=30)),
         "many": write(folder, "many", make_many()),
         "warm": write(folder, "warm", make_run(num_steps=6, num_warmup=6)),
@@ -156,6 +157,68 @@ def test_a_brush_and_the_sliders_choose_steps(browser: Browser, pages: dict[str,
     assert browser.run(chosen) == "step 11 to step 19"
     browser.run('document.getElementById("all").click()')
     assert browser.run(chosen) == "all are chosen"
+
+
+def read_texts(browser: Browser, selector: str) -> list[str]:
+    found = browser.run(f"[...document.querySelectorAll('{selector}')].map((each) => each.textContent)")
+    assert isinstance(found, list)
+    return found
+
+
+def test_chosen_steps_are_what_the_other_parts_show(browser: Browser, pages: dict[str, Path]) -> None:
+    """Rank 2 is 20 ms late in steps 25 to 39 alone, of 40, of which the first two are warm-up."""
+    browser.open(pages["late"])
+    browser.run(UNFOLD)
+    whole = [read_texts(browser, each) for each in ("#part-who-waits td", "#phases-all td")]
+    of_all = ["Of all measured steps."] * 3
+    assert read_texts(browser, ".of") == of_all
+    choose = """((first, last) => {
+      document.getElementById("from").value = first;
+      document.getElementById("to").value = last;
+      document.getElementById("to").dispatchEvent(new Event("input"));
+    })"""
+    browser.run(f"{choose}(25, 39)")
+    assert read_texts(browser, ".of") == ["Of steps 25 to 39: 15 measured."] * 3
+    assert browser.run('document.getElementById("phases-all").hidden')
+    waits = read_texts(browser, "#part-who-waits td")
+    assert [round(float(waits[place])) for place in (0, 1, 3)] == [20] * 3 and waits[2] == ""
+    assert read_texts(browser, "#phases-chosen tr")[1].startswith("data")
+    _, _, longest, rank, _ = read_texts(browser, "#phases-chosen tbody:first-of-type tr:first-child td")[:5]
+    assert float(longest) == pytest.approx(25, abs=1) and rank == "2"
+    assert len(read_texts(browser, "#phases-chosen .bar")) == 4 and browser.run(OVERLAPS) == []
+    browser.run('document.getElementById("where").focus()')
+    for _ in range(3):
+        browser.press("ArrowRight")
+    assert "rank 2" in say(browser, "where") and ": 20." in say(browser, "where")
+    browser.run(f"{choose}(2, 20)")
+    before = read_texts(browser, "#part-who-waits tr:nth-child(1) td")
+    assert all(float(text or 0) < 2 for text in before), "rank 2 was not late yet"
+    browser.run(f"{choose}(0, 1)")
+    assert read_texts(browser, ".of") == ["Of steps 0 to 1: none of them is measured."] * 3
+    browser.run('document.getElementById("all").click()')
+    assert read_texts(browser, ".of") == of_all
+    assert [read_texts(browser, each) for each in ("#part-who-waits td", "#phases-all td")] == whole
+    assert not browser.run('document.getElementById("phases-all").hidden') and browser.list_complaints() == []
+
+
+def test_of_a_long_job_the_blocks_of_the_chosen_steps_are_shown_and_named(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 20 steps, of which the first has 18 that are measured; rank 2 is late in the last 15 of 40."""
+    monkeypatch.setattr("distprof.analyze.summary.step_blocks.MOST_BLOCKS", 2)
+    browser.open(write(tmp_path, "blocks", make_four(25)))
+    choose = (
+        '(() => {{ const to = document.getElementById("to"); to.value = {}; to.dispatchEvent(new Event("input")); }})()'
+    )
+    browser.run(choose.format(10))
+    wider = "Of steps 0 to 19, the blocks that hold the chosen steps 0 to 10: 18 measured."
+    assert read_texts(browser, ".of") == [wider] * 3
+    browser.run(choose.format(38))
+    assert set(read_texts(browser, ".of")) == {
+        "Of steps 0 to 39, the blocks that hold the chosen steps 0 to 38: 38 measured."
+    }  # fmt: skip
+    _, _, longest = read_texts(browser, "#phases-chosen tbody:first-of-type tr:first-child td")[:3]
+    assert float(longest) == pytest.approx(5 + 20 * 15 / 38, abs=0.2), "not 5 + 20 * (0 + 15 / 20) / 2"
 
 
 def test_ranks_are_reordered_at_a_click(browser: Browser, pages: dict[str, Path]) -> None:
