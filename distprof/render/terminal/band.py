@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-LEAST_ABOVE = 8
+LEAST_ABOVE = 6
 """Lines that are left to the others."""
 LEAST_BAND = 10
 _SAVE, _RESTORE = "\x1b7", "\x1b8"

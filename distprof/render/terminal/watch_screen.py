@@ -53,9 +53,11 @@ def fit_watch_screen(
         foot: The last line.
         stays: It is the last, and may scroll.
     """
-    for rows in [LAST_ROWS] if stays else RANK_ROWS:
+    tries = [*((rows, False) for rows in RANK_ROWS), (RANK_ROWS[-1], True)]
+    for rows, short in [(LAST_ROWS, False)] if stays else tries:
         parts = [
-            *_show_head(progress, report, console), *_show_verdict(progress, report, report_age_s, problem),
+            *_show_head(progress, report, console),
+            *_show_verdict(progress, report, report_age_s, problem, short=short),
             fit_table(show_ranks(progress, rows), console) if progress.ranks else Text("no rank has written anything"),
             Text(clean_text(foot, TEXT_LIMIT), style="dim"),
         ]  # fmt: skip
@@ -85,14 +87,17 @@ def _show_head(progress: Progress, report: Report | None, console: Console) -> l
     return [title, make_grid(facts, label_width=len("throughput"))]
 
 
-def _show_verdict(progress: Progress, report: Report | None, report_age_s: float, problem: str) -> list[RenderableType]:
+def _show_verdict(
+    progress: Progress, report: Report | None, report_age_s: float, problem: str, *, short: bool
+) -> list[RenderableType]:
+    """``short``: without what to do next, so that there is room for the ranks."""
     parts: list[RenderableType] = [Text()]
     if end := describe_end(progress):
         parts.append(Text(end, style="bold" if _ended_well(progress) else "bold red"))
     if report is not None:
         parts += [Text(line, style="bold red") for line in list_urgent(progress, report)]
         parts += list_verdict(report)
-        parts += [Text(advice) for advice in [describe_advice(report)] if advice]
+        parts += [Text(advice) for advice in [describe_advice(report)] if advice and not short]
         age = "" if progress.over else f", {format_age(report_age_s)} ago"
         parts.append(Text(f"(judged by {report.coverage.steps_measured:,} measured steps{age})", style="dim"))
     if problem or report is None:

@@ -64,6 +64,14 @@ def test_one_screen_has_everything(width: int) -> None:
     assert "all_gather" not in text  # nobody measured it
 
 
+def test_where_there_is_no_room_for_both_the_ranks_are_shown_and_not_what_to_do_next() -> None:
+    progress = make_progress(2, (make_rank(0), make_rank(1)))
+    whole = draw(progress, analyze(RUN))
+    short = draw(progress, analyze(RUN), height=len(whole) - 1)
+    assert len(short) < len(whole) and "next: " not in "\n".join(short)
+    assert [line for line in whole if line.startswith("rank ")] == [line for line in short if line.startswith("rank ")]
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 12), (20, 6)])
 def test_of_many_ranks_the_worst_and_the_median_are_shown(width: int, height: int) -> None:
     ranks = tuple(make_rank(rank) for rank in range(1024))
