@@ -1,0 +1,204 @@
+"""How long the training thread waits for batches of a DataLoader, how many are ready when it asks, what workers take.
+
+Whether a worker can keep up is told by its own time for a batch, which it adds to memory that it shares with the rank
+that has forked it. Nothing is put into what a worker gets, so where workers are spawned, they are as without distprof,
+and their own time is not known.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.utils.data.dataloader as loaders
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import fetch as fetchers
+
+from distprof.compiling import is_compiling, skip_compile
+from distprof.error_boundary import ErrorBoundary
+from distprof.facts.run import PHASE_CODE, IntArray, Phase
+from distprof.patching import leave_out_of_warnings, replace, require_fit
+from distprof.record.step.recorder import Recorder
+
+_DATA = PHASE_CODE[Phase.DATA]
+LOSS = "what DataLoaders take is not recorded from some step on"
+_BATCHES, _HOST_NS, _COLLATE_NS, _CPU_NS, _ENDED_NS = range(5)
+"""What a worker counts, and when its last batch was there."""
+_WIDTH, _COUNTS = 5, slice(_ENDED_NS)
+_shared: IntArray | None = None
+"""The counters of the workers that are being forked, ``[num_workers, 5]``; a worker keeps those it was forked with.
+None: this process forks none now."""
+_counters: weakref.WeakKeyDictionary[Any, IntArray] = weakref.WeakKeyDictionary()
+"""Those of the workers of each iterator."""
+
+
+class _Replacements:
+    """Functions of torch's loaders that are replaced, until `close`."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """``note`` learns of it if they fail."""
+        self._boundary = ErrorBoundary(LOSS, note)
+        self._undo: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        """Ends; torch's functions are as they were."""
+        self._boundary.on = False
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, module: ModuleType, kind: str, name: str, make: Callable[[Any], Any]) -> None:
+        place = require_fit(module, kind)
+        new = make(require_fit(place, name))
+        leave_out_of_warnings(new)
+        skip_compile(new)
+        self._undo.append(replace([place], name, new))
+
+
+class LoaderWatch(_Replacements):
+    """Notes each batch of the training thread in its recorder."""
+
+    def __init__(
+        self, recorder: Recorder, note: Callable[[str], None], now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """Nothing is noted yet.
+
+        Args:
+            recorder: Of the training thread.
+            note: Learns of it if this fails.
+            now_ns: The host clock, monotonic, ns.
+        """
+        super().__init__(note)
+        self._recorder, self._now, self._cpu_now, self._pid = recorder, now_ns, time.thread_time_ns, os.getpid()
+        self._seen: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+
+    def open(self) -> None:
+        """Begins."""
+        for kind in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
+            self._boundary.run(self._replace, loaders, kind, "_next_data", self._watch_next)
+
+    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, boundary = self._recorder, self._boundary
+
+        def next_data(iterator: Any) -> Any:
+            training = boundary.on and get_ident() == recorder.timeline.thread and os.getpid() == self._pid
+            if not training or is_compiling():
+                return original(iterator)
+            asked = boundary.run(_look, iterator)
+            begin_ns, begin_cpu_ns = self._now(), self._cpu_now()
+            batch = original(iterator)
+            boundary.run(self._add, iterator, asked or _Asked(), begin_ns, self._cpu_now() - begin_cpu_ns)
+            return batch
+
+        return next_data
+
+    def _add(self, iterator: Any, asked: _Asked, begin_ns: int, cpu_ns: int) -> None:
+        recorder, workers, lasted_ns = self._recorder, iterator._num_workers, self._now() - begin_ns
+        counters = _counters.get(iterator)
+        made = [1, lasted_ns, 0, cpu_ns] if not workers else [0] * 4
+        if counters is not None:
+            sums = counters[:, _COUNTS].sum(axis=0).tolist()
+            made = [now - before for now, before in zip(sums, self._seen.get(iterator, made), strict=True)]
+            self._seen[iterator] = sums
+            if asked.worker is not None:  # the rest brings the batch here, which a worker in time does not spare
+                lasted_ns = max(min(int(counters[asked.worker, _ENDED_NS]) - begin_ns, lasted_ns), 0)
+        inside, part = recorder.recording, recorder.between.own_part
+        if recorder.running_code == _DATA if inside else part is not None:
+            setting = (workers, iterator._prefetch_factor if workers else 0)
+            counts = (1, asked.ready, asked.unpinned, *made)
+            recorder.pauses.add_batch(0 if inside else 1 + (part or 0), lasted_ns, counts, setting)
+
+
+class _Asked(NamedTuple):
+    """How a loader stands when a batch is asked for."""
+
+    ready: int = 0
+    """Batches that need nothing more."""
+    unpinned: int = 0
+    """Those that have yet to be copied into pinned memory."""
+    worker: int | None = None
+    """Who makes the one that is asked for. None: it has no workers, or somebody else brings it."""
+
+
+def _look(iterator: Any) -> _Asked:
+    if not iterator._num_workers:
+        return _Asked()
+    early = sum(len(info) > 1 for info in iterator._task_info.values())  # a batch before them is not there
+    done, queue = iterator._worker_result_queue.qsize(), iterator._data_queue
+    if queue is not iterator._worker_result_queue:
+        return _Asked(early + queue.qsize(), done)
+    task = iterator._task_info.get(iterator._rcvd_idx) if getattr(iterator, "_in_order", True) else None
+    return _Asked(early + done, 0, None if task is None else task[0])
+
+
+class WorkerWatch(_Replacements):
+    """Has workers that are forked from now on add up their own time."""
+
+    def open(self) -> None:
+        """Begins."""
+        for module, kind, name, make in (
+            (loaders, "_MultiProcessingDataLoaderIter", "__init__", self._watch_start),
+            (fetchers, "_MapDatasetFetcher", "fetch", _watch_fetch),
+            (fetchers, "_IterableDatasetFetcher", "fetch", _watch_fetch),
+        ):
+            self._boundary.run(self._replace, module, kind, name, make)
+
+    def _watch_start(self, original: Callable[..., None]) -> Callable[..., None]:
+        def start(iterator: Any, *args: Any, **options: Any) -> None:
+            global _shared
+            before = _shared
+            self._boundary.run(_share, iterator, *args, **options)
+            try:
+                original(iterator, *args, **options)
+            finally:
+                _shared = before
+
+        return start
+
+
+def _share(iterator: Any, loader: Any) -> None:
+    """Makes the counters of the workers that are about to be forked."""
+    global _shared
+    number = loader.num_workers
+    _shared = np.frombuffer(mmap.mmap(-1, 8 * _WIDTH * number), dtype=np.int64).reshape(number, _WIDTH)
+    _counters[iterator] = _shared
+
+
+def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a worker gets a batch with. In other processes it does what it did."""
+
+    def fetch(fetcher: Any, indices: Any) -> Any:
+        worker = None if _shared is None else get_worker_info()
+        if worker is None or _shared is None:
+            return original(fetcher, indices)
+        counters = _shared[worker.id]
+        if not isinstance(fetcher.collate_fn, _TimedCollate):
+            fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, counters)
+        begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        batch = original(fetcher, indices)
+        counters[_HOST_NS] += time.monotonic_ns() - begin_ns
+        counters[_CPU_NS] += time.thread_time_ns() - begin_cpu_ns
+        counters[_BATCHES] += 1
+        counters[_ENDED_NS] = time.monotonic_ns()
+        return batch
+
+    return fetch
+
+
+class _TimedCollate:
+    """Makes a batch of samples as a function of the script does."""
+
+    def __init__(self, original: Callable[[Any], Any], counters: IntArray) -> None:
+        self._original, self._counters = original, counters
+
+    def __call__(self, samples: Any) -> Any:
+        begin_ns = time.monotonic_ns()
+        batch = self._original(samples)
+        self._counters[_COLLATE_NS] += time.monotonic_ns() - begin_ns
+        return batch
