@@ -28,9 +28,10 @@ from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.wait_report import Cause, VerdictKind
 
 BRINGING_NS = 1.3e6
-"""What it takes to bring a batch from a worker to the training process, measured on a busy machine: loaders that make
-one in little longer are no slower for having no workers, and what workers would gain is uncertain by so much."""
+"""What it takes to bring a batch from a worker to the training process, measured on a busy machine: so much stays of
+what a process without workers takes for one."""
 LONG_NS = 2 * BRINGING_NS
+"""Batches that a process makes sooner need no workers."""
 KEEPS_UP_RATIO = 0.9
 """Of a step: workers that need so much of it for its batches have them in time, though no two take equally long."""
 READY_RATIO, UNPINNED_RATIO = 0.5, 0.5
@@ -85,9 +86,10 @@ def detect_slow_loader(cycles: SyncCycles, unexplained: Unexplained) -> tuple[li
         return [], unexplained
     gone = [item.counterfactual for item in every]
     taken_ns *= _measure_common(known, float(replay_without(cycles, gone).mean()))[:, None, None]
+    brought_ns = np.array([load.batches * BRINGING_NS * (not load.workers) for load in known])[:, None, None]
+    taken_ns *= np.maximum(1 - brought_ns / np.maximum(taken_ns.sum(axis=2, keepdims=True), 1.0), 0.0)
     found, left = take_out(cycles, unexplained, taken_ns, VerdictKind.SLOW_LOADER, reason)
-    brought = [load.batches * BRINGING_NS * (not load.workers) for load in known]
-    return [_allow_for_bringing(item, brought) for item in found], left
+    return [_allow_for_bringing(item, brought_ns[:, 0]) for item in found], left
 
 
 def _measure_common(loads: list[_Load], step_ns: float) -> FloatArray:
@@ -103,15 +105,16 @@ def _measure_common(loads: list[_Load], step_ns: float) -> FloatArray:
     return np.clip(shares, 0.0, 1.0)
 
 
-def _allow_for_bringing(item: CandidateCause, brought_ns: list[float]) -> CandidateCause:
-    """Ranks without workers may gain less: workers have to bring the batches."""
-    gone = item.counterfactual.work_ns
-    back: dict[int, FloatArray] = {}
-    for row, taken_ns in gone.items():
+def _allow_for_bringing(item: CandidateCause, brought_ns: FloatArray) -> CandidateCause:
+    """Of ranks without workers, those that they then have may bring batches in no time, or need twice as long."""
+    if not brought_ns.any():
+        return item
+    more = {}
+    for row, taken_ns in item.counterfactual.work_ns.items():
         total_ns = taken_ns.sum(axis=1, keepdims=True)
-        shares = np.divide(taken_ns, total_ns, out=np.zeros_like(taken_ns), where=total_ns > 0)
-        back[row] = -shares * np.minimum(total_ns, brought_ns[row])
-    return item if not any(brought_ns) else dataclasses.replace(item, ends=(Counterfactual(work_ns=back),))
+        more[row] = taken_ns * np.divide(brought_ns[row], total_ns, out=np.zeros_like(total_ns), where=total_ns > 0)
+    ends = (more, {row: -more_ns for row, more_ns in more.items()})
+    return dataclasses.replace(item, ends=tuple(Counterfactual(work_ns=each) for each in ends))
 
 
 def _read_load(run: Run, position: int, steps: IntArray) -> _Load | None:

@@ -81,12 +81,13 @@ def test_workers_that_are_too_few_by_hand() -> None:
 
 
 def test_no_workers_by_hand() -> None:
-    """The process makes a batch in 20 of 120 ms; a worker has one every 20 ms, and needs time to bring it."""
+    """The process makes a batch in 20 of 120 ms; a worker has one every 20 ms, and brings it in 1.3 ms, give or take
+    as much."""
     report = analyze(make_job(20 * MS, NONE))
     verdict, loader = report.verdict, read_loader(report)
     assert verdict.kind is VerdictKind.SLOW_LOADER and verdict.lost_ratio is not None
-    assert verdict.lost_ratio.value == pytest.approx(20 / 120, rel=0.02)
-    assert verdict.lost_ratio.low < (20 - 1.3) / 120 + 0.001
+    assert verdict.lost_ratio.value == pytest.approx(18.7 / 120, abs=0.002)
+    assert verdict.lost_ratio.low < 17.4 / 120 + 0.001 and verdict.lost_ratio.high > 20 / 120 - 0.001
     assert (loader.limit, loader.workers_needed, loader.prefetch, loader.ready) == (LoaderLimit.WORKERS, 1, None, None)
     assert "without workers, the training process needs 20.0 ms for a batch" in describe_verdict(report)
 
