@@ -77,6 +77,7 @@ class LoaderWatch(_Replacements):
         super().__init__(note)
         self._recorder, self._now, self._cpu_now, self._pid = recorder, now_ns, time.thread_time_ns, os.getpid()
         self._seen: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._brought_ns: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
 
     def open(self) -> None:
         """Begins."""
@@ -106,13 +107,28 @@ class LoaderWatch(_Replacements):
             sums = counters[:, _COUNTS].sum(axis=0).tolist()
             made = [now - before for now, before in zip(sums, self._seen.get(iterator, made), strict=True)]
             self._seen[iterator] = sums
-            if asked.worker is not None:  # the rest brings the batch here, which a worker in time does not spare
-                lasted_ns = max(min(int(counters[asked.worker, _ENDED_NS]) - begin_ns, lasted_ns), 0)
+            if asked.worker is not None:
+                lasted_ns = self._measure_wait(iterator, lasted_ns, int(counters[asked.worker, _ENDED_NS]) - begin_ns)
         inside, part = recorder.recording, recorder.between.own_part
         if recorder.running_code == _DATA if inside else part is not None:
             setting = (workers, iterator._prefetch_factor if workers else 0)
             counts = (1, asked.ready, asked.unpinned, *made)
             recorder.pauses.add_batch(0 if inside else 1 + (part or 0), lasted_ns, counts, setting)
+
+    def _measure_wait(self, iterator: Any, lasted_ns: int, late_ns: int) -> int:
+        """How much sooner a batch would have been here if it had been ready: bringing it takes time, too.
+
+        Args:
+            iterator: Of the loader.
+            lasted_ns: From asking for the batch until it is here.
+            late_ns: From asking for it until its worker has it; below 0: it was ready.
+        """
+        taken = self._brought_ns.setdefault(iterator, [0, 0])
+        if late_ns <= 0:
+            taken[0] += lasted_ns
+            taken[1] += 1
+            return 0
+        return max(min(late_ns, lasted_ns), lasted_ns - taken[0] // taken[1] if taken[1] else 0)
 
 
 class _Asked(NamedTuple):

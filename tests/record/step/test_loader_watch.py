@@ -183,6 +183,24 @@ def test_a_worker_is_waited_for_until_its_batch_is_there(
     assert second == usual | counted
 
 
+def test_what_a_batch_that_is_ready_takes_is_no_wait(recorder: Recorder, clock: FakeClock) -> None:
+    """Two are ready, and brought in 10 and 20 ns; the third is late by 60 of 100 ns, and brought in longer than these;
+    the fourth by 95, and sooner."""
+    iterator, moments = make_iterator(), iter([(-1, 10), (-5, 20), (60, 100), (95, 100)])
+    counters = loader_watch._counters[iterator] = np.zeros((2, 5), dtype=np.int64)
+
+    def bring(iterator: Any) -> None:
+        late_ns, lasted_ns = next(moments)
+        counters[1, 4] = clock.now + late_ns
+        clock.now += lasted_ns
+
+    next_data = LoaderWatch(recorder, lambda text: pytest.fail(text), clock)._watch_next(bring)
+    clock.now = 1000
+    for step in range(4):
+        take(recorder, lambda: next_data(iterator), step=step)
+    assert [row.get("data_loader_host_ns", 0) for row in read_rows(recorder)] == [0, 0, 100 - 15, 95]
+
+
 def test_a_release_whose_loaders_are_otherwise_is_left_alone_and_noted(recorder: Recorder, clock: FakeClock) -> None:
     notes: list[str] = []
     next_data = LoaderWatch(recorder, notes.append, clock)._watch_next(lambda iterator: "batch")
