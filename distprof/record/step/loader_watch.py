@@ -12,18 +12,18 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from operator import sub
 from threading import get_ident
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch.utils.data.dataloader as loaders
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as fetchers
 
 from distprof.compiling import is_compiling, skip_compile
 from distprof.error_boundary import ErrorBoundary
-from distprof.facts.run import PHASE_CODE, IntArray, Phase
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.patching import leave_out_of_warnings, replace, require_fit
 from distprof.record.step.recorder import Recorder
 
@@ -31,12 +31,28 @@ _DATA = PHASE_CODE[Phase.DATA]
 LOSS = "what DataLoaders take is not recorded from some step on"
 _BATCHES, _HOST_NS, _COLLATE_NS, _CPU_NS, _ENDED_NS = range(5)
 """What a worker counts, and when its last batch was there."""
-_WIDTH, _COUNTS = 5, slice(_ENDED_NS)
-_shared: IntArray | None = None
-"""The counters of the workers that are being forked, ``[num_workers, 5]``; a worker keeps those it was forked with.
-None: this process forks none now."""
-_counters: weakref.WeakKeyDictionary[Any, IntArray] = weakref.WeakKeyDictionary()
-"""Those of the workers of each iterator."""
+_WIDTH = 5
+
+
+class Workers:
+    """What the workers of an iterator have counted, and what of it has been noted."""
+
+    __slots__ = ("brought_ns", "counters", "seen")
+
+    def __init__(self, number: int) -> None:
+        self.counters = memoryview(mmap.mmap(-1, 8 * _WIDTH * number)).cast("q")
+        """In memory that they share, one worker behind the other."""
+        self.seen = [0] * _WIDTH
+        """Their sums at the last batch."""
+        self.brought_ns = [0, 0]
+        """How long batches took that were ready, and how many these were."""
+
+
+_shared: Workers | None = None
+"""The counters of the workers that are being forked; a worker keeps those it was forked with. None: this process forks
+none now."""
+_workers: weakref.WeakKeyDictionary[Any, Workers] = weakref.WeakKeyDictionary()
+"""By iterator."""
 
 
 class _Replacements:
@@ -75,9 +91,7 @@ class LoaderWatch(_Replacements):
             now_ns: The host clock, monotonic, ns.
         """
         super().__init__(note)
-        self._recorder, self._now, self._cpu_now, self._pid = recorder, now_ns, time.thread_time_ns, os.getpid()
-        self._seen: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
-        self._brought_ns: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._recorder, self._now, self._pid = recorder, now_ns, os.getpid()
 
     def open(self) -> None:
         """Begins."""
@@ -92,43 +106,45 @@ class LoaderWatch(_Replacements):
             if not training or is_compiling():
                 return original(iterator)
             asked = boundary.run(_look, iterator)
-            begin_ns, begin_cpu_ns = self._now(), self._cpu_now()
+            begin_ns = self._now()
             batch = original(iterator)
-            boundary.run(self._add, iterator, asked or _Asked(), begin_ns, self._cpu_now() - begin_cpu_ns)
+            boundary.run(self._add, iterator, asked or _Asked(), begin_ns)
             return batch
 
         return next_data
 
-    def _add(self, iterator: Any, asked: _Asked, begin_ns: int, cpu_ns: int) -> None:
-        recorder, workers, lasted_ns = self._recorder, iterator._num_workers, self._now() - begin_ns
-        counters = _counters.get(iterator)
-        made = [1, lasted_ns, 0, cpu_ns] if not workers else [0] * 4
-        if counters is not None:
-            sums = counters[:, _COUNTS].sum(axis=0).tolist()
-            made = [now - before for now, before in zip(sums, self._seen.get(iterator, made), strict=True)]
-            self._seen[iterator] = sums
+    def _add(self, iterator: Any, asked: _Asked, begin_ns: int) -> None:
+        recorder, number, lasted_ns = self._recorder, iterator._num_workers, self._now() - begin_ns
+        made = [0, 0, 0, 0] if number else [1, lasted_ns, 0, time.thread_time_ns() - asked.cpu_ns]
+        workers = _workers.get(iterator) if number else None
+        if workers is not None:
+            counted = workers.counters.tolist()
+            sums = [sum(counted[count::_WIDTH]) for count in range(_ENDED_NS)]
+            made, workers.seen = [*map(sub, sums, workers.seen)], sums
             if asked.worker is not None:
-                lasted_ns = self._measure_wait(iterator, lasted_ns, int(counters[asked.worker, _ENDED_NS]) - begin_ns)
+                late_ns = counted[_WIDTH * asked.worker + _ENDED_NS] - begin_ns
+                lasted_ns = _measure_wait(workers, lasted_ns, late_ns)
         inside, part = recorder.recording, recorder.between.own_part
         if recorder.running_code == _DATA if inside else part is not None:
-            setting = (workers, iterator._prefetch_factor if workers else 0)
+            setting = (number, iterator._prefetch_factor if number else 0)
             counts = (1, asked.ready, asked.unpinned, *made)
             recorder.pauses.add_batch(0 if inside else 1 + (part or 0), lasted_ns, counts, setting)
 
-    def _measure_wait(self, iterator: Any, lasted_ns: int, late_ns: int) -> int:
-        """How much sooner a batch would have been here if it had been ready: bringing it takes time, too.
 
-        Args:
-            iterator: Of the loader.
-            lasted_ns: From asking for the batch until it is here.
-            late_ns: From asking for it until its worker has it; below 0: it was ready.
-        """
-        taken = self._brought_ns.setdefault(iterator, [0, 0])
-        if late_ns <= 0:
-            taken[0] += lasted_ns
-            taken[1] += 1
-            return 0
-        return max(min(late_ns, lasted_ns), lasted_ns - taken[0] // taken[1] if taken[1] else 0)
+def _measure_wait(workers: Workers, lasted_ns: int, late_ns: int) -> int:
+    """How much sooner a batch would have been here if it had been ready: bringing it takes time, too.
+
+    Args:
+        workers: Of its iterator.
+        lasted_ns: From asking for the batch until it is here.
+        late_ns: From asking for it until its worker has it; below 0: it was ready.
+    """
+    taken = workers.brought_ns
+    if late_ns <= 0:
+        taken[0] += lasted_ns
+        taken[1] += 1
+        return 0
+    return max(min(late_ns, lasted_ns), lasted_ns - taken[0] // taken[1] if taken[1] else 0)
 
 
 class _Asked(NamedTuple):
@@ -140,11 +156,13 @@ class _Asked(NamedTuple):
     """Those that have yet to be copied into pinned memory."""
     worker: int | None = None
     """Who makes the one that is asked for. None: it has no workers, or somebody else brings it."""
+    cpu_ns: int = 0
+    """The processor time of the thread that makes it if there are no workers."""
 
 
 def _look(iterator: Any) -> _Asked:
     if not iterator._num_workers:
-        return _Asked()
+        return _Asked(cpu_ns=time.thread_time_ns())
     early = sum(len(info) > 1 for info in iterator._task_info.values())  # a batch before them is not there
     done, queue = iterator._worker_result_queue.qsize(), iterator._data_queue
     if queue is not iterator._worker_result_queue:
@@ -181,9 +199,7 @@ class WorkerWatch(_Replacements):
 def _share(iterator: Any, loader: Any) -> None:
     """Makes the counters of the workers that are about to be forked."""
     global _shared
-    number = loader.num_workers
-    _shared = np.frombuffer(mmap.mmap(-1, 8 * _WIDTH * number), dtype=np.int64).reshape(number, _WIDTH)
-    _counters[iterator] = _shared
+    _shared = _workers[iterator] = Workers(loader.num_workers)
 
 
 def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,15 +209,16 @@ def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         worker = None if _shared is None else get_worker_info()
         if worker is None or _shared is None:
             return original(fetcher, indices)
-        counters = _shared[worker.id]
+        counters, first = _shared.counters, _WIDTH * worker.id
         if not isinstance(fetcher.collate_fn, _TimedCollate):
-            fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, counters)
+            fetcher.collate_fn = _TimedCollate(fetcher.collate_fn, counters, first + _COLLATE_NS)
         begin_ns, begin_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         batch = original(fetcher, indices)
-        counters[_HOST_NS] += time.monotonic_ns() - begin_ns
-        counters[_CPU_NS] += time.thread_time_ns() - begin_cpu_ns
-        counters[_BATCHES] += 1
-        counters[_ENDED_NS] = time.monotonic_ns()
+        ended_ns = time.monotonic_ns()
+        counters[first + _CPU_NS] += time.thread_time_ns() - begin_cpu_ns
+        counters[first + _HOST_NS] += ended_ns - begin_ns
+        counters[first + _BATCHES] += 1
+        counters[first + _ENDED_NS] = ended_ns
         return batch
 
     return fetch
@@ -210,11 +227,11 @@ def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
 class _TimedCollate:
     """Makes a batch of samples as a function of the script does."""
 
-    def __init__(self, original: Callable[[Any], Any], counters: IntArray) -> None:
-        self._original, self._counters = original, counters
+    def __init__(self, original: Callable[[Any], Any], counters: memoryview[int], place: int) -> None:
+        self._original, self._counters, self._place = original, counters, place
 
     def __call__(self, samples: Any) -> Any:
         begin_ns = time.monotonic_ns()
         batch = self._original(samples)
-        self._counters[_COLLATE_NS] += time.monotonic_ns() - begin_ns
+        self._counters[self._place] += time.monotonic_ns() - begin_ns
         return batch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -164,11 +164,11 @@ def test_a_worker_is_waited_for_until_its_batch_is_there(
     changes: dict[str, Any], waited_ns: int, counted: dict[str, int], recorder: Recorder, clock: FakeClock
 ) -> None:
     iterator = make_iterator(**changes)
-    counters = loader_watch._counters[iterator] = np.zeros((2, 5), dtype=np.int64)
-    counters[:, 0] = 1, 2
+    workers = loader_watch._workers[iterator] = loader_watch.Workers(2)
+    workers.counters[0] = 1
 
     def bring(iterator: Any) -> str:
-        counters[1] = 4, 400, 20, 100, clock.now + 30
+        workers.counters[5:] = array("q", [4, 400, 20, 100, clock.now + 30])
         clock.now += 40
         return "batch"
 
@@ -187,11 +187,11 @@ def test_what_a_batch_that_is_ready_takes_is_no_wait(recorder: Recorder, clock: 
     """Two are ready, and brought in 10 and 20 ns; the third is late by 60 of 100 ns, and brought in longer than these;
     the fourth by 95, and sooner."""
     iterator, moments = make_iterator(), iter([(-1, 10), (-5, 20), (60, 100), (95, 100)])
-    counters = loader_watch._counters[iterator] = np.zeros((2, 5), dtype=np.int64)
+    workers = loader_watch._workers[iterator] = loader_watch.Workers(2)
 
     def bring(iterator: Any) -> None:
         late_ns, lasted_ns = next(moments)
-        counters[1, 4] = clock.now + late_ns
+        workers.counters[9] = clock.now + late_ns
         clock.now += lasted_ns
 
     next_data = LoaderWatch(recorder, lambda text: pytest.fail(text), clock)._watch_next(bring)
@@ -236,12 +236,12 @@ def test_counters_go_with_their_iterator(recorder: Recorder) -> None:
     del recorder
     loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context="fork")
     batches = iter(loader)
-    assert loader_watch._counters[batches].shape == (1, 5) and loader_watch._shared is None
+    assert len(loader_watch._workers[batches].counters) == 5 and loader_watch._shared is None
     next(batches)
-    number = len(loader_watch._counters)
+    number = len(loader_watch._workers)
     del batches
     gc.collect()
-    assert len(loader_watch._counters) == number - 1
+    assert len(loader_watch._workers) == number - 1
 
 
 @pytest.mark.slow
