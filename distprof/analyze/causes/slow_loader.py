@@ -23,7 +23,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.scheduling import read_scheduling
 from distprof.analyze.stats.statistics import medians_of_others
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import Clock, FloatArray, IntArray, Part, Phase, Run, Stretch
+from distprof.facts.run import FloatArray, IntArray, Part, Phase, Run, Stretch
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.wait_report import Cause, VerdictKind
 
@@ -68,8 +68,9 @@ class _Load:
 
 
 def detect_slow_loader(cycles: SyncCycles, unexplained: Unexplained) -> tuple[list[CandidateCause], Unexplained]:
-    """At most one candidate. On a device's clock it is not known which waits the device waits for."""
-    if cycles.clock is not Clock.HOST or cycles.span > 1:
+    """At most one candidate. Where ranks are compared on their devices' clocks, a wait counts as far as getting batches
+    takes the device as long: one whose host is ahead works meanwhile."""
+    if cycles.span > 1:
         return [], unexplained
     measured_steps = unexplained.measured_steps
     taken_ns = take_columns(measured_steps, _WAITS, cycles.positions, cycles.steps, cycles.tail_phases)
@@ -85,17 +86,17 @@ def detect_slow_loader(cycles: SyncCycles, unexplained: Unexplained) -> tuple[li
     if not every:
         return [], unexplained
     gone = [item.counterfactual for item in every]
-    taken_ns *= _measure_common(known, float(replay_without(cycles, gone).mean()))[:, None, None]
+    step_ns = float(replay_without(cycles, gone).mean())
+    taken_ns *= _measure_common(known, taken_ns.sum(axis=(1, 2)), step_ns)[:, None, None]
     brought_ns = np.array([load.batches * BRINGING_NS * (not load.workers) for load in known])[:, None, None]
     taken_ns *= np.maximum(1 - brought_ns / np.maximum(taken_ns.sum(axis=2, keepdims=True), 1.0), 0.0)
     found, left = take_out(cycles, unexplained, taken_ns, VerdictKind.SLOW_LOADER, reason)
     return [_allow_for_bringing(item, brought_ns[:, 0]) for item in found], left
 
 
-def _measure_common(loads: list[_Load], step_ns: float) -> FloatArray:
+def _measure_common(loads: list[_Load], waits_ns: FloatArray, step_ns: float) -> FloatArray:
     """Of each rank's waits, the share that the median of the others would have in its place, ``[num_ranks]``; the step
     without any of them takes ``step_ns``."""
-    waits_ns = np.array([load.wait_ns for load in loads])
     longer_ns = np.array([math.nan if load.needed_ns is None else load.needed_ns - step_ns for load in loads])
     chosen = np.isfinite(longer_ns).all() & (longer_ns > 0)
     shares: FloatArray = np.zeros(len(loads))

@@ -33,22 +33,29 @@ NONE: dict[str, Any] = {
 """The training thread makes a batch in 20 ms."""
 
 
-def make_job(waits_ns: Any, loader: dict[str, Any], *, num_ranks: int = 4, noise_ns: float = 0.1 * MS) -> Run:
+def make_job(waits_ns: Any, loader: dict[str, Any], *, num_ranks: int = 4, ahead_ns: float | None = None) -> Run:
     """Ranks that wait for their loaders in data, and for the last of them in all_reduce. A step takes 100 ms else.
 
     Args:
         waits_ns: By rank and step, in a shape that fits.
         loader: Columns of it that are not 0, by rank in a shape that fits.
         num_ranks: Of the job.
-        noise_ns: Of each rank's time in data.
+        ahead_ns: By how much hosts are ahead of their devices, which then wait for so much less. None: there are no
+            devices.
     """
-    noise_ns = np.random.default_rng(3).normal(0, noise_ns, (num_ranks, NUM_STEPS))
+    noise_ns = np.random.default_rng(3).normal(0, 0.1 * MS, (num_ranks, NUM_STEPS))
     behind_ns: FloatArray = noise_ns + np.broadcast_to(np.asarray(waits_ns, dtype=float), noise_ns.shape)
     own_ns: dict[str, Any] = {name: np.broadcast_to(np.float64(ns), noise_ns.shape) for name, ns in USUAL_NS.items()}
     own_ns["data"] = own_ns["data"] + behind_ns
     own_ns["all_reduce"] = own_ns["all_reduce"] + behind_ns.max(axis=0) - behind_ns
     columns = dict.fromkeys(LOADER_FIELDS, 0.0) | {"data_loader_host_ns": waits_ns} | loader
-    return make_run(num_ranks=num_ranks, num_steps=NUM_STEPS, host_ns=own_ns, columns=columns if loader else None)
+    device_ns = None
+    if ahead_ns is not None:
+        device_ns = own_ns | {"data": np.maximum(own_ns["data"] - ahead_ns, 0.1 * MS)}
+    return make_run(
+        num_ranks=num_ranks, num_steps=NUM_STEPS, host_ns=own_ns, device_ns=device_ns,
+        columns=columns if loader else None,
+    )  # fmt: skip
 
 
 def read_loader(report: Report) -> SlowLoader:
@@ -80,6 +87,17 @@ def test_workers_that_are_too_few_by_hand() -> None:
     assert any(item.change == "batches of the loaders in time" for item in report.what_if)
 
 
+@pytest.mark.parametrize(("ahead_ms", "taken_ms", "step_ms"), [(10, 20, 110), (25, 5, 95), (40, 0, 90.1)])
+def test_a_device_waits_for_what_its_host_is_not_ahead_by(ahead_ms: float, taken_ms: float, step_ms: float) -> None:
+    """Phase data takes the device 30 ms less what the host is ahead by, of which 20 ms at most are the loader's."""
+    report = analyze(make_job(20 * MS, WORKERS, ahead_ns=ahead_ms * MS))
+    assert report.verdict.clock == "device"
+    assert (report.verdict.kind is VerdictKind.SLOW_LOADER) == (taken_ms > 0)
+    if taken_ms:
+        assert report.verdict.lost_ratio is not None
+        assert report.verdict.lost_ratio.value == pytest.approx(taken_ms / step_ms, abs=0.005)
+
+
 def test_no_workers_by_hand() -> None:
     """The process makes a batch in 20 of 120 ms; a worker has one every 20 ms, and brings it in 1.3 ms, give or take
     as much."""
@@ -107,7 +125,7 @@ def test_without_a_recording_of_it_no_loader_is_named(columns: dict[str, Any]) -
     wait_ms=st.floats(2, 60), rank=st.integers(0, 3), workers=st.sampled_from([0, 2]),
     share=st.sampled_from([0.0, 0.2, 1.0]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_only_what_ranks_have_in_common_is_taken_from_a_rank(
     wait_ms: float, rank: int, workers: int, share: float
 ) -> None:
