@@ -9,6 +9,13 @@ So ``all_reduce_host_ns`` is the *phase* all_reduce: exposed gradient synchronis
 
 from __future__ import annotations
 
+LOADER_FIELDS: tuple[str, ...] = (
+    "data_loader_host_ns", "between_loader_host_ns", "between_data_loader_host_ns",
+    "loader_batches", "loader_ready", "loader_unpinned",
+    "worker_batches", "worker_host_ns", "worker_collate_host_ns", "worker_cpu_ns",
+    "loader_workers", "loader_prefetch",
+)  # fmt: skip
+"""What DataLoaders took: a part of the columns of a step."""
 ROW_FIELDS: tuple[str, ...] = (
     "step", "warmup", "failed", "shadow", "window", "micro_steps", "tokens", "squared_lengths", "begin_host_ns",
     # phases on the host clock, and the waits inside them
@@ -48,6 +55,8 @@ ROW_FIELDS: tuple[str, ...] = (
     "between_data_gc_host_ns", "between_gc_host_ns",
     # torch.compile on the training thread
     "forward_compile_host_ns", "backward_compile_host_ns", "optimizer_compile_host_ns", "other_compile_host_ns",
+    # torch's DataLoader, asked by the training thread
+    *LOADER_FIELDS,
     # the device clock: where the step begins on it, and a reading of it together with the host clock
     "begin_device_ns", "anchor_device_ns", "anchor_host_ns", "anchor_bound_ns",
 )  # fmt: skip
@@ -63,6 +72,15 @@ a `Stretch` column its own time in such a stretch there, without the waits.
 ``between_data_gc_host_ns`` and ``between_gc_host_ns`` that of the time for the next batch and of the remainder between
 steps; what is collected in a `Stretch` is part of that. ``PHASE_compile_host_ns`` is the part of the phase in which
 torch.compile compiled on the training thread; what is collected meanwhile is part of that too.
+
+``data_loader_host_ns`` is the part of phase data in which the training thread waited for a DataLoader to have a batch,
+and ``between_data_loader_host_ns`` and ``between_loader_host_ns`` that of the time for the next batch and of the
+remainder between steps. Without workers it makes the batch meanwhile. Of the ``loader_batches`` that were taken in the
+step and before it, ``loader_ready`` is the sum of how many were ready each time that one was asked for, and
+``loader_unpinned`` of how many had yet to be copied into pinned memory. Since the batch before, the workers, or without
+them the training thread, made ``worker_batches``, in ``worker_host_ns``, of which collating took workers
+``worker_collate_host_ns``; on a core they were for ``worker_cpu_ns``. All four are 0 if their own time is not known.
+``loader_workers`` and ``loader_prefetch`` are ``num_workers`` and ``prefetch_factor``.
 
 Each rank has its own device clock, 0 at the begin of the first step that was timed on it: ``begin_device_ns`` is a time
 on it. When it showed ``anchor_device_ns``, the rank's host clock showed ``anchor_host_ns``, give or take

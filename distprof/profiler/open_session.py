@@ -43,6 +43,7 @@ from distprof.profiler.session.session import Session
 from distprof.record.device.peak import DTYPES
 from distprof.record.gather.end_on_signal import delay_signals
 from distprof.record.gather.step_window import EARLIEST_STEP
+from distprof.record.step.loader_watch import WorkerWatch
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, is_launched, read_identity, read_world
@@ -174,6 +175,9 @@ class OwnSession(Session):
         super().__init__(
             self._start_job, end=self._end_job, print_line=print_to_stderr, warmup_steps=warmup_steps, find=find
         )
+        self._workers = WorkerWatch(self.note)  # a script may make its loader's iterator before its first step
+        if profile.level != "off":
+            self._workers.open()
         self._exit_guard = exit_guard.ExitGuard(self.end_process, self._leave_groups)
         secrets = secret_values(sys.argv[1:])
         config: Any = redact(plan.config, secrets)
@@ -329,6 +333,7 @@ class OwnSession(Session):
     def _end_job(self, error: BaseException | None) -> None:
         self._exit_guard.remove()
         self._precisions.close()
+        self._workers.close()
         if self in _open:
             _open.remove(self)
         if not self._tried or (self.job is not None and not self._number):

@@ -10,6 +10,7 @@ import enum
 
 from distprof.facts.gpu import ClockLimit
 from distprof.facts.run import FORWARDS_ONLY
+from distprof.report.loader_report import SlowLoader
 from distprof.report.scheduling_report import OffCpu
 
 
@@ -59,6 +60,8 @@ class VerdictKind(enum.StrEnum):
     """Python's garbage collector stops one rank or another, and the others wait."""
     RECOMPILATION = "recompilation"
     """torch.compile compiles on one rank or another, and the others wait."""
+    SLOW_LOADER = "slow_loader"
+    """Ranks wait for batches that their DataLoaders do not have in time, none for much longer than the others."""
     STALLS = "stalls"
     """Single steps far longer than the rest."""
     COMMUNICATION = "communication"
@@ -161,8 +164,9 @@ class Verdict:
     others, or than it was, or than a probe of it; "unequal_data": ranks process different amounts of data in a
     step; "unequal_sequences": sequences of different lengths; "uneven_stage": a stage of a pipeline takes longer than
     the others; "slow_replica": all stages of one replica do; "garbage_collection": Python's collector stops one rank
-    or another; "recompilation": torch.compile does; "stalls": single steps far longer than the rest; "communication":
-    moving data, on links that are no slower than others; "jitter": a different rank is late at every step; "none"."""
+    or another; "recompilation": torch.compile does; "slow_loader": ranks wait for batches of their DataLoaders;
+    "stalls": single steps far longer than the rest; "communication": moving data, on links that are no slower than
+    others; "jitter": a different rank is late at every step; "none"."""
     critical: bool
     """It costs a tenth of the step or more, by the lower end of its interval, two independent signs agree, and it is no
     evaluation that only this rank makes. If it acts from one step to another, that is a tenth of these steps."""
@@ -187,6 +191,9 @@ class Verdict:
     it, or its GPU was not sampled."""
     off_cpu: OffCpu | None = None
     """Of the cause "off the CPU". None: of another one."""
+    loader: SlowLoader | None = None
+    """Of ``kind`` "slow_loader", and of the cause "input". None: of others, or the rank takes no time for batches of a
+    DataLoader."""
     hosts: tuple[str, ...]
     """The slow host, or the ends of a slow link."""
     late_ns: float | None
@@ -206,7 +213,8 @@ class Verdict:
     """How long the other ranks wait for it, summed over ranks, per step; of what begins or ends within the run, per
     step in which it acts."""
     held_ratio: float | None
-    """Share of the steps that the rank held up, or in which the garbage collector or a compilation stopped one."""
+    """Share of the steps that the rank held up, or in which the garbage collector or a compilation stopped one, or one
+    waited for its loader."""
     clock: str
     """The clock of every time here."""
     steps_used: int

@@ -28,6 +28,7 @@ from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import HostOptions, start_profiler
 from distprof.profiler.session.session import Session
 from distprof.record.stalls.signals import SignalWatch
+from distprof.record.step.loader_watch import WorkerWatch
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.units import format_time
 from distprof.render.wandb.wandb_thread import WandbThread
@@ -173,7 +174,10 @@ def run_job(
         signals.add(lambda name: reporter.stop())
     cut = config.parallel.model_ranks > 1
     # All ranks of a replica read the same batches.
-    batches = make_batches(config, rank=world.rank // config.parallel.model_ranks, pinned=world.device.type == "cuda")
+    own, pinned = world.rank // config.parallel.model_ranks, world.device.type == "cuda"
+    with contextlib.closing(WorkerWatch(reporter.print_line)) as workers:  # they are forked before the profiler begins
+        workers.open()
+        batches = make_batches(config, rank=own, pinned=pinned)
     work = count_work(config.train) if world.rank == 0 else None
     if work is not None and world.device.type == "cpu":
         require_memory(config, work.parameters, num_ranks=world.identity.local_world_size)

@@ -78,7 +78,9 @@ def _list_torch() -> list[object]:
     places = [
         torch, torch.serialization, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad,
         torch.nn.parallel.DistributedDataParallel, torch.utils.data.DataLoader, torch.optim.Optimizer,
-        torch.utils.data.dataloader._BaseDataLoaderIter, torch.amp.GradScaler, dist, dist.distributed_c10d,
+        torch.utils.data.dataloader._BaseDataLoaderIter, torch.utils.data.dataloader._SingleProcessDataLoaderIter,
+        torch.utils.data.dataloader._MultiProcessingDataLoaderIter, torch.utils.data._utils.fetch._MapDatasetFetcher,
+        torch.amp.GradScaler, dist, dist.distributed_c10d,
         dist.checkpoint, dist.Work, dist.ProcessGroup, functional, fsdp.FullyShardedDataParallel,
     ]  # fmt: skip
     functions = [id(value) for place in places for _, value in sorted(vars(place).items()) if callable(value)]

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
+from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.storage.collective_records import (
     MAX_COLLECTIVES,
     MAX_ORDERS,
@@ -163,7 +165,10 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, timed: bool, t
         row[[COLUMN[name] for name in ("warmup", "failed", "shadow", "window")]] = 0
         row[[index for name, index in COLUMN.items() if "_wait_" in name]] = 1e6 + 1
         row[[index for name, index in COLUMN.items() if name.endswith("_count")]] = number
+        row[[index for name, index in COLUMN.items() if name.startswith("all_to_all_")]] = 0
         row[[index for name, index in COLUMN.items() if "_gc_" in name or "_compile_" in name]] = 0
+        row[[COLUMN[name] for name in LOADER_FIELDS]] = (1e7 + 1, 0, 0, 1, 3, 0, 1, 2e7 + 1, 1e6 + 1, 1e6 + 1, 2, 2)
+        row[[COLUMN[f"{stretch}_host_ns"] for stretch in STRETCH_CODE]] = 0  # few steps evaluate, save or log
         row[COLUMN["forward_gc_host_ns"]] = 1e7 + 1  # garbage is collected in a phase or two of a step
         row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
         arrival_ns = [begin_ns + 12_345_678 * place for place in range(number)]

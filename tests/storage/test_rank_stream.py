@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
+from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, FloatArray, Peak, RankInfo, Segments
 from distprof.storage import record_lines
 from distprof.storage.rank_stream import StreamWriter, read_stream
@@ -77,6 +78,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
 def test_a_step_of_a_hundred_segments_stays_under_two_kilobytes(tmp_path: Path) -> None:
     row = np.arange(ROW_WIDTH, dtype=float) * 1e7 + 1.5
     row[COLUMN["step"]] = 99_999
+    row[[COLUMN[name] for name in LOADER_FIELDS]] = (1e7 + 1, 0, 0, 1, 3, 0, 1, 2e7 + 1, 1e6 + 1, 1e6 + 1, 2, 2)
     kept = Segments(begin_ns=10**15, codes=(1,) * 100, durations_ns=(1_234_567,) * 100)
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=1, info=INFO)
     before = (tmp_path / "a").stat().st_size

@@ -17,6 +17,7 @@ from distprof.analyze.causes.measured_pauses import detect_garbage_collection, d
 from distprof.analyze.causes.occasional_work import detect_occasional_work
 from distprof.analyze.causes.periodic import detect_periodic_ranks
 from distprof.analyze.causes.slow_hosts import detect_slow_hosts
+from distprof.analyze.causes.slow_loader import detect_slow_loader
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.causes.unequal_data import detect_unequal_data
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
@@ -30,6 +31,7 @@ from distprof.report.wait_report import VerdictKind
 FINDERS: tuple[Finder, ...] = (
     detect_recompilation,  # torch.compile stops one rank or another
     detect_garbage_collection,  # Python's collector stops one rank or another
+    detect_slow_loader,  # ranks wait for batches, none for much longer than the others
     detect_unequal_data,  # ranks take longer because they have more tokens
     detect_slow_links,  # transfers take longer than over other links, or than before
     detect_occasional_work,  # a rank is far slower at what all ranks do now and then

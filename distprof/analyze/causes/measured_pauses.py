@@ -52,6 +52,21 @@ def _detect(
     if cycles.clock is not Clock.HOST or cycles.span > 1:
         return [], unexplained
     taken_ns = take_columns(unexplained.measured_steps, columns, cycles.positions, cycles.steps, cycles.tail_phases)
+    return take_out(cycles, unexplained, taken_ns, kind, reason)
+
+
+def take_out(
+    cycles: SyncCycles, unexplained: Unexplained, taken_ns: FloatArray, kind: VerdictKind, reason: str
+) -> tuple[list[CandidateCause], Unexplained]:
+    """A candidate that is what ranks have measured, if that is enough.
+
+    Args:
+        cycles: The waits between which they did.
+        unexplained: The own times that nothing explains yet.
+        taken_ns: What they measured, ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
+        kind: Of the cause.
+        reason: Why it is named.
+    """
     taken_ns = np.minimum(taken_ns, np.nan_to_num(unexplained.phase_ns))
     events = taken_ns.sum(axis=2) > EVENT_RATIO * unexplained.usual_cycle_ns
     taken_ns[~events] = 0.0

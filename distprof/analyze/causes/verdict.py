@@ -14,6 +14,7 @@ from distprof.analyze.causes.cause_report import (
     measure_late,
     name_cause,
 )
+from distprof.analyze.causes.slow_loader import explain_loader
 from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
@@ -45,7 +46,7 @@ _WORK = [
     if phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER)
 ]  # fmt: skip
 _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS)
-_PAUSES = (VerdictKind.GARBAGE_COLLECTION, VerdictKind.RECOMPILATION)
+_PAUSES = (VerdictKind.GARBAGE_COLLECTION, VerdictKind.RECOMPILATION, VerdictKind.SLOW_LOADER)
 
 
 def choose_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause_costs: CauseCosts | None) -> Verdict:
@@ -139,6 +140,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=cause, off_cpu=off_cpu,
+        loader=explain_loader(measured_steps, cycles, item, cause, cost.lost_ns.value),
         hosts=item.hosts, late_ns=measure_late(cycles, item),
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,
         stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,

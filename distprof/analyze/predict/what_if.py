@@ -20,7 +20,7 @@ MIN_SAVED_RATIO = 0.001
 """Share of the step; a change that saves less is not listed."""
 _OF_SEVERAL = (
     VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, VerdictKind.UNEQUAL_DATA, VerdictKind.GARBAGE_COLLECTION,
-    VerdictKind.RECOMPILATION,
+    VerdictKind.RECOMPILATION, VerdictKind.SLOW_LOADER,
 )  # fmt: skip
 """Causes that are no single rank's."""
 MAX_RANKS = 4096
@@ -98,6 +98,8 @@ def _describe(item: CandidateCause, rank: int | None) -> str:
             return "without collections of Python's garbage collector"
         case VerdictKind.RECOMPILATION:
             return "without compilations"
+        case VerdictKind.SLOW_LOADER:
+            return "batches of the loaders in time"
     return "without stalls" if rank is None else f"without rank {rank}'s stalls"
 
 

@@ -46,6 +46,7 @@ from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
 from distprof.record.step.collector_watch import CollectorWatch
 from distprof.record.step.compile_watch import CompileWatch
+from distprof.record.step.loader_watch import LoaderWatch
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
@@ -223,8 +224,8 @@ class Job:
         if not self._bystander:
             self._lefts.append(self._end_on_signal())
             if self._context.phases:
-                compiler = CompileWatch(self._recorder, self._step_writer.note)
-                for watch in (CollectorWatch(self._recorder), compiler):
+                recorder, note = self._recorder, self._step_writer.note
+                for watch in (CollectorWatch(recorder), CompileWatch(recorder, note), LoaderWatch(recorder, note)):
                     watch.open()
                     self._lefts.append(watch.close)
                 boundary, cores = ErrorBoundary(UNREAD_CORES, self._step_writer.note), SchedulingWatch()

@@ -112,8 +112,13 @@ class BetweenSteps:
 
     def add_collection(self, duration_ns: int) -> None:
         """Adds what Python's garbage collector has just taken, ns; in a stretch it is part of that."""
-        if self.open and not self._waiting and self._part in (_REST, DATA):
-            self._collected_ns[self._part] += duration_ns
+        if (part := self.own_part) is not None:
+            self._collected_ns[part] += duration_ns
+
+    @property
+    def own_part(self) -> int | None:
+        """What this time is now: 0: the remainder; 1: getting batches. None: a stretch, a wait, or not measured."""
+        return self._part if self.open and not self._waiting and self._part in (_REST, DATA) else None
 
     def wait(self) -> int:
         """Begins a wait in a collective; returns the time, host clock, ns, or 0: nothing is recorded."""

@@ -3,10 +3,14 @@ compiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.run import PHASES
+
+_PLACES = 3
+_SETTING = slice(_PLACES + 7, None)
 
 
 class PauseTimes(NamedTuple):
@@ -16,6 +20,12 @@ class PauseTimes(NamedTuple):
     """Python's garbage collector, the thread's processor time."""
     compiled_ns: list[int]
     """torch.compile, host clock."""
+    batches: list[int]
+    """What DataLoaders took, by `distprof.facts.columns.LOADER_FIELDS`."""
+
+
+def _make_times(batches: list[int]) -> PauseTimes:
+    return PauseTimes([0] * len(PHASES), [0] * len(PHASES), batches)
 
 
 class Pauses:
@@ -29,13 +39,14 @@ class Pauses:
         """Host clock. None: nothing is compiled now."""
         self.warmup = False
         """Whether the step is left out of every statistic."""
-        self.times = PauseTimes([0] * len(PHASES), [0] * len(PHASES))
+        self._early = [0] * len(LOADER_FIELDS)  # batches before the step
+        self.times = _make_times([0] * len(LOADER_FIELDS))
         """What the step has been stopped for."""
 
     def begin_step(self, *, warmup: bool) -> None:
         """Begins a step, which is left out of every statistic if ``warmup``."""
         self.warmup, self.compiling_since_ns = warmup, None
-        self.times = PauseTimes([0] * len(PHASES), [0] * len(PHASES))
+        self.times, self._early = _make_times(self._early), [0] * len(LOADER_FIELDS)
         if self.look is not None:
             self.look()
 
@@ -47,3 +58,19 @@ class Pauses:
     def add_compilation(self, code: int, duration_ns: int) -> None:
         """Adds a compilation in this phase."""
         self.times.compiled_ns[code] += duration_ns
+
+    def add_batch(self, place: int, lasted_ns: int, counts: Iterable[int], setting: Iterable[int]) -> None:
+        """Adds a batch of a DataLoader: the fields of `distprof.facts.columns.LOADER_FIELDS` in order.
+
+        Args:
+            place: In which of the first three the wait for it counts. 0: it is taken in the open step; otherwise it
+                counts with the next one.
+            lasted_ns: How long that was, host clock.
+            counts: What is summed.
+            setting: What is not.
+        """
+        batches = self.times.batches if place == 0 else self._early
+        batches[place] += lasted_ns
+        for field, count in enumerate(counts, start=_PLACES):
+            batches[field] += count
+        batches[_SETTING] = setting

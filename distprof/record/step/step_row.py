@@ -9,6 +9,7 @@ import resource
 import numpy as np
 import torch
 
+from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import COLUMN, COMPILED_PHASES, KINDS, OWN_PHASES, PHASE_CODE, PHASES, ROW_WIDTH, FloatArray
 from distprof.record.step.between_steps import STRETCH_CODE
@@ -31,6 +32,7 @@ _COLLECTIVES = [
 ]
 _COLLECTED = [(PHASE_CODE[phase], COLUMN[f"{phase}_gc_host_ns"]) for phase in OWN_PHASES]
 _COMPILED = [(PHASE_CODE[phase], COLUMN[f"{phase}_compile_host_ns"]) for phase in COMPILED_PHASES]
+_LOADER, _LOADER_BATCHES = [COLUMN[name] for name in LOADER_FIELDS], LOADER_FIELDS.index("loader_batches")
 _BETWEEN = [
     *(COLUMN[f"between_{name}"] for name in ("count", "wait_host_ns", "after_host_ns", "data_host_ns")),
     *(COLUMN[f"between_{name}gc_host_ns"] for name in ("", "data_")),
@@ -69,13 +71,17 @@ def pack_row(
         if totals is not None:
             row[first : first + len(totals)] = totals
     if record.between is not None:
-        *facts_between, collected_ns, stretches_ns = record.between
-        for column, value in zip(_BETWEEN, (*facts_between, *collected_ns, *stretches_ns), strict=True):
+        *facts_between, collected, stretches_ns = record.between
+        for column, value in zip(_BETWEEN, (*facts_between, *collected, *stretches_ns), strict=True):
             row[column] = value
     if record.pauses is not None:
-        for columns, totals in zip((_COLLECTED, _COMPILED), record.pauses, strict=True):
+        collected_ns, compiled_ns, batches = record.pauses
+        for columns, totals in ((_COLLECTED, collected_ns), (_COMPILED, compiled_ns)):
             for code, column in columns:
                 row[column] = totals[code]
+        if batches[_LOADER_BATCHES]:
+            for column, value in zip(_LOADER, batches, strict=True):
+                row[column] = value
     if record.phase_host_ns is not None and record.collectives is not None:
         _pack_collectives(row, record)
     return np.array(row, dtype=np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
+from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
@@ -25,6 +26,7 @@ KINDS = {
     VerdictKind.SLOW_RANK: "slow rank", VerdictKind.SLOW_HOST: "slow host", VerdictKind.SLOW_LINK: "slow link",
     VerdictKind.UNEQUAL_DATA: "unequal data", VerdictKind.UNEQUAL_SEQUENCES: "unequal sequences",
     VerdictKind.GARBAGE_COLLECTION: "Python's garbage collector", VerdictKind.RECOMPILATION: "compiling",
+    VerdictKind.SLOW_LOADER: "slow data loader",
     VerdictKind.UNEVEN_STAGE: "uneven stage", VerdictKind.SLOW_REPLICA: "slow replica", VerdictKind.STALLS: "stalls",
     VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "jitter", VerdictKind.NONE: "nothing",
 }  # fmt: skip
@@ -72,6 +74,33 @@ def describe_off_cpu(off_cpu: OffCpu, inside: str, *, host: bool) -> str:
     }[off_cpu.reason]  # fmt: skip
     brackets = "; ".join(words for words in (why, inside) if words)
     return f"{text} ({brackets})" if brackets else text
+
+
+def describe_loader(loader: SlowLoader, whose: str) -> str:
+    """What takes a loader so long: ``its 2 workers need 18.3 ms for a batch``."""
+    if loader.batch_ns is None:
+        return f"{whose} {count_workers(loader.workers)} do not have batches in time"
+    took = format_time(loader.batch_ns)
+    if not loader.workers:
+        text = f"without workers, the training process needs {took} for a batch"
+    else:
+        text = f"{whose} {count_workers(loader.workers)} need{'s' * (loader.workers == 1)} {took} for a batch"
+    if loader.collate_ns is not None and loader.collate_ns >= NOTABLE_OTHERS_RATIO * loader.batch_ns:
+        text += f" ({format_time(loader.collate_ns)} of it to collate)"
+    if loader.others_batch_ns is not None:
+        text += f", the others {format_time(loader.others_batch_ns)}"
+    elif round(loader.batches_per_step) > 1:
+        text += f", of which a step takes {loader.batches_per_step:,.3g}"
+    return text + {
+        LoaderLimit.CORES: ", and the cores have no room for more workers",
+        LoaderLimit.ORDER: f", and on average {loader.ready or 0:,.2g} others are ready when the next in order is not",
+        LoaderLimit.PINNING: ", and batches wait to be copied into pinned memory",
+    }.get(loader.limit or LoaderLimit.WORKERS, "")  # fmt: skip
+
+
+def count_workers(workers: int) -> str:
+    """``1 worker``, ``4 workers``."""
+    return f"{workers:,} worker{'' if workers == 1 else 's'}"
 
 
 def list_named(causes: Causes | None) -> list[CauseReport]:

@@ -19,6 +19,7 @@ from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
+from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpuReason
 from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind
@@ -121,10 +122,28 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 "mark dimensions that change (torch._dynamo.mark_dynamic, or torch.compile(dynamic=True)), or pad "
                 "batches to fewer shapes; TORCH_LOGS=recompiles says why it compiles again"
             )
+        case VerdictKind.SLOW_LOADER if verdict.loader is not None:
+            return _advise_loader(verdict.loader)
         case VerdictKind.STALLS:
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"
     return None
+
+
+def _advise_loader(loader: SlowLoader) -> str:
+    now = f"now {loader.workers}"
+    match loader.limit:
+        case LoaderLimit.WORKERS if loader.workers_needed is not None:
+            return (
+                f"make the loaders with num_workers={loader.workers_needed} ({now}), which would keep up with the step"
+            )
+        case LoaderLimit.CORES:
+            return "make samples cheaper (decode and resize them ahead, fewer transforms), or give the ranks more cores"
+        case LoaderLimit.ORDER:
+            return f"fetch more ahead (prefetch_factor, now {loader.prefetch}), or take batches out of order (in_order)"
+        case LoaderLimit.PINNING:
+            return "copy less into pinned memory: fewer and larger tensors in a batch, or no more than the step needs"
+    return f"give the loaders more workers (num_workers, {now}), or let them fetch more batches ahead (prefetch_factor)"
 
 
 def _advise_stage(report: Report, verdict: Verdict) -> str:

@@ -9,6 +9,7 @@ from distprof.render.sections.cause_words import (
     NAME_LIMIT,
     NOBODY,
     count_others,
+    describe_loader,
     describe_off_cpu,
     format_costs,
     format_gain,
@@ -41,6 +42,7 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
+from distprof.report.loader_report import SlowLoader
 from distprof.report.report import Report
 from distprof.report.wait_report import (
     LATE_KINDS,
@@ -141,6 +143,8 @@ def _describe_largest(report: Report) -> str:
         start = "ranks process sequences of unequal lengths, and wait for the one whose sequences are longest"
         gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
         return f"{start}: {reason}; with equal squares of lengths steps would be {gain}"
+    if verdict.kind is VerdictKind.SLOW_LOADER and verdict.loader is not None:
+        return _describe_loader(report, verdict.loader, verdict.lost_ratio)
     if verdict.kind in _PAUSES:
         what, gone = _PAUSES[verdict.kind]
         often = "some" if verdict.held_ratio is None else format_ratio(verdict.held_ratio)
@@ -148,6 +152,14 @@ def _describe_largest(report: Report) -> str:
         start = f"{what} stops one rank or another in {often} of the steps, and the others wait"
         return f"{start}; without {gone} steps would be {gain}"
     return _describe_nobody(report, verdict, verdict.lost_ratio, reason)
+
+
+def _describe_loader(report: Report, loader: SlowLoader, lost_ratio: Estimate) -> str:
+    why = describe_loader(loader, "each rank's")
+    gain = format_gain(report, show_share(lost_ratio, "shorter"))
+    needs = f"the step needs {format_time(loader.step_ns)} without that"
+    start = f"one rank or another waits for its batch, {format_time(loader.wait_ns)} in a step"
+    return f"{start}: {why}, and {needs}; with batches in time steps would be {gain}"
 
 
 def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, reason: str) -> str:
@@ -215,6 +227,8 @@ def _format_why(report: Report, verdict: Verdict) -> str:
     phase = f" ({inside})" if inside else ""
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
+    if verdict.loader is not None:
+        phase += f"; {describe_loader(verdict.loader, 'its')}"
     if verdict.cause is Cause.OUTSIDE and lacks_data(report):
         phase += ", perhaps getting its batches"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
@@ -270,6 +284,8 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
     who = "" if verdict.rank is None else f"because of {name_rank(report, verdict.rank)}"
     often = "" if verdict_cause is None or verdict_cause.period is None else f", {format_period(verdict_cause)}"
     sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word) + often
+    if verdict.loader is not None:
+        sentence += f" ({describe_loader(verdict.loader, 'its')})"
     if verdict.lost_ratio is None:
         reason = clean_text(verdict.reason, TEXT_LIMIT)
         return f"{sentence}, compared with the ranks present; what they cost is not known ({reason})"
