@@ -80,8 +80,9 @@ def _read_span(run: Run) -> tuple[float, float] | None:
 def _list_ends(run: Run) -> Sequence[GenerationEnd]:
     alike: dict[tuple[HowEnded, str], list[RankInfo]] = {}
     for info in run.ranks:
-        same = re.sub(r"\d+", "", info.error or "")  # ports and addresses differ
-        alike.setdefault((_name_end(info), same), []).append(info)
+        how = _name_end(info)
+        same = "" if how == "cut off" else re.sub(r"\d+", "", info.error or "")  # ports and addresses differ
+        alike.setdefault((how, same), []).append(info)
     ends = [
         GenerationEnd(how=how, ranks=tuple(info.rank for info in infos), error=infos[0].error)
         for (how, _), infos in alike.items()
