@@ -223,8 +223,8 @@ class Launch:
     """Who started the ranks, rank 0's first; the same ones as before where they start ranks again."""
     job: int
     """Which job of its processes this is, counted from 0: a script may have several, one after the other."""
-    restarts: int
-    """How often rank 0's agent has started its ranks again after a failure."""
+    restarts: tuple[int, ...]
+    """How often each agent has started its ranks again after a failure, by its own count."""
     is_early: bool = False
     """Whether no rank had had a step when it was made: ranks of the same start may make another one."""
 

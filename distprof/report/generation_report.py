@@ -34,8 +34,8 @@ class GenerationReport:
     world_size: int
     """Number of ranks."""
     restarts: int | None
-    """How often rank 0's agent had started its ranks again after a failure; an agent does not count what it starts
-    again because nodes have come or gone. None: not known."""
+    """The most often that one of the agents had started its ranks again after a failure; what it starts again because
+    nodes have come or gone, it does not count. None: not known."""
     last_step: int | None
     """Number of the last step with a row, counted from 0 in each generation; None: there is none."""
     steps_measured: int

@@ -116,7 +116,9 @@ def _has_started(folder: Path, launch: Launch) -> bool:
         before = meta.launch
         if before is None or before.job != launch.job or not {*before.agents} & {*launch.agents}:
             return False
-        if not (before.is_early and before.restarts == launch.restarts):
+        counts = dict(zip(launch.agents, launch.restarts, strict=True))
+        same = all(counts.get(agent) == count for agent, count in zip(before.agents, before.restarts, strict=True))
+        if not (before.is_early and same):
             return not _is_completed(path, meta.world_size)
     return False
 

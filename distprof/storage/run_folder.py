@@ -127,6 +127,8 @@ def _read_meta(path: Path, root: int) -> RunMeta:
     for name in ("link_readings", "last_link_readings"):
         if not all(reading.bytes_per_s > 0 for reading in getattr(meta, name)):
             raise DataError(f"{path}: {name}: a speed of 0 or less is impossible")
+    if meta.launch is not None and not 0 < len(meta.launch.agents) == len(meta.launch.restarts):
+        raise DataError(f"{path}: launch: a start without agents, or agents without their counts, are impossible")
     if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
         raise DataError(f"{path}: work: negative values are impossible")
     return meta

@@ -14,7 +14,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
-from distprof.errors import EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, UsageError
+from distprof.errors import EXIT_OK, EXIT_PARTIAL, EXIT_USAGE, DataError, UsageError
 from distprof.facts.run import COLUMN, Launch, Run
 from distprof.storage.gather_folders import gather_folders
 from distprof.storage.generations import (
@@ -31,13 +31,15 @@ from distprof.storage.run_folder import rank_path, read_meta, write_meta
 from tests.faults.run_folder import make_late_run, write_run
 
 RUN = make_late_run()
-LAUNCH = Launch(agents=("a0a0", "b1b1"), job=0, restarts=0)
+LAUNCH = Launch(agents=("a0a0", "b1b1"), job=0, restarts=(0, 0))
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 SECOND_NS = 1e9
 
 
 def restart(launch: Launch = LAUNCH, **changes: object) -> Launch:
-    return replace(launch, restarts=launch.restarts + 1, **changes)  # type: ignore[arg-type]
+    """As after a failure of a rank of the second agent: the first does not count it."""
+    own = replace(launch, **changes)  # type: ignore[arg-type]
+    return replace(own, restarts=(*launch.restarts[:1], launch.restarts[1] + 1)[: len(own.agents)])
 
 
 def open_next(runs: Path, launch: Launch | None, *, name: str = "job", run_dir: Path | None = None) -> Path:
@@ -129,10 +131,10 @@ def test_a_folder_from_before_the_first_step_is_not_that_of_the_start_before(tmp
     folder = open_next(tmp_path, LAUNCH)
     write_job(folder, RUN, ended=None)
     early = open_next(tmp_path, restart())
-    write_meta(early, replace(RUN.meta, launch=replace(restart(), is_early=True)))
+    write_meta(early, replace(RUN.meta, launch=replace(LAUNCH, agents=("b1b1",), restarts=(1,), is_early=True)))
     assert open_next(tmp_path, restart()) == folder / "generation-2"  # the same start
     alone = open_next(tmp_path, LAUNCH, name="alone")
-    write_meta(alone, replace(RUN.meta, launch=replace(LAUNCH, is_early=True)))
+    write_meta(alone, replace(RUN.meta, launch=replace(LAUNCH, agents=("b1b1",), restarts=(0,), is_early=True)))
     assert open_next(tmp_path, LAUNCH, name="alone").parent == tmp_path
     assert open_next(tmp_path, restart(), name="alone").parent == alone
 
@@ -209,6 +211,14 @@ def test_a_run_from_before_there_were_generations_is_read_as_before(tmp_path: Pa
     run, where = read_generations(folder)
     assert (run.generation, run.others, where) == (0, {}, folder) and analyze(run).generations == ()
     assert open_next(tmp_path, LAUNCH, name="old").parent == tmp_path
+
+
+def test_a_start_without_agents_is_impossible(job: Path) -> None:
+    written = json.loads((job / "run.json").read_text())
+    for agents in ([], ["a0a0"]):
+        (job / "run.json").write_text(json.dumps(written | {"launch": written["launch"] | {"agents": agents}}))
+        with pytest.raises(DataError, match="launch: a start without agents"):
+            read_meta(job)
 
 
 def test_parts_of_several_hosts_are_gathered_by_generation(job: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _report(number: int, run: Run, before: Run | None) -> GenerationReport:
     steps = run.column("step")
     return GenerationReport(
         number=number, started_utc=run.meta.started_utc, world_size=run.meta.world_size,
-        restarts=None if run.meta.launch is None else run.meta.launch.restarts,
+        restarts=None if run.meta.launch is None else max(run.meta.launch.restarts),
         last_step=int(np.nanmax(steps)) if np.isfinite(steps).any() else None,
         steps_measured=int(measured_steps.counted.sum()),
         step_mean_ns=None if headline is None else float(headline.elapsed_ns.mean()),

@@ -26,7 +26,7 @@ from distprof.errors import DistprofError
 from distprof.facts.stand import RankState
 from distprof.profiler.job.agreement import Rendezvous, clone_store
 from distprof.profiler.job.model_inspection import infer_device
-from distprof.profiler.job.run_files import JobPlan, describe_run
+from distprof.profiler.job.run_files import JobPlan, describe_run, name_start
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
 from distprof.record.gather.step_writer import StepWriter
@@ -172,7 +172,7 @@ class EarlyWatch(threading.Thread):
 
     def _make(self, world: World) -> None:
         """Makes the folder, and publishes its path to the others."""
-        launch = self._plan.describe_launch(world, [world.identity.agent or ""], is_early=True)
+        launch = self._plan.describe_launch([name_start(world)], is_early=True)
         folder, run_id = self._plan.make_folder(launch), uuid.uuid4().hex
         self._made = True
         write_meta(folder, describe_run(world, self._plan, run_id, launch))

@@ -73,18 +73,24 @@ class JobPlan:
             runs_dir=self.runs_dir, run_dir=self.run_dir, name=self.name, now=datetime.now(), launch=launch
         )
 
-    def describe_launch(self, world: World, agents: Sequence[str], *, is_early: bool = False) -> Launch | None:
-        """Which start of the job this is; None: no agent of torchrun is known to have started it.
+    def describe_launch(self, starts: Sequence[str], *, is_early: bool = False) -> Launch | None:
+        """Which start of the job this is; None: no agent of torchrun is known to have started rank 0.
 
         Args:
-            world: This process among the ranks.
-            agents: Of all ranks, in order, as far as it is known; empty texts: not known.
+            starts: What `name_start` says on all ranks, in order, as far as it is known.
             is_early: As in `Launch`.
         """
-        named = tuple(dict.fromkeys(filter(None, agents)))
-        if not named or not agents[0]:
+        counts = dict(start.split() for start in starts if start)
+        if not starts[0]:
             return None
-        return Launch(agents=named, job=self.number, restarts=world.identity.restarts, is_early=is_early)
+        restarts = tuple(map(int, counts.values()))
+        return Launch(agents=tuple(counts), job=self.number, restarts=restarts, is_early=is_early)
+
+
+def name_start(world: World) -> str:
+    """Who started this process, and how often it did before; empty: not known."""
+    agent = world.identity.agent
+    return "" if agent is None else f"{agent} {world.identity.restarts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +115,7 @@ def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
     """
-    launch = plan.describe_launch(world, collect_texts(world.identity.agent or "", group=group))
+    launch = plan.describe_launch(collect_texts(name_start(world), group=group))
     said: dict[str, str] = {}
     if world.rank == 0:
         try:
