@@ -20,6 +20,7 @@ from benchmarks.nsys_tables import add_nsys_tables, run_nsys_tables
 from benchmarks.parallel.parallel_command import add_parallel, run_parallel
 from benchmarks.parallel.what_if_command import add_what_if, run_what_if
 from benchmarks.recording.cost_command import add_cost, run_cost
+from benchmarks.soak.command import add_soak, run_soak
 from benchmarks.traces import add_traces, run_traces
 from benchmarks.verdicts.simulated_jobs import add_simulated, run_report, run_verdicts
 from distprof.cli.parser import Parser, run_safely
@@ -40,6 +41,7 @@ RUNNERS = {
     "fuzz": run_fuzz,
     "modules": run_modules,
     "long": run_long,
+    "soak": run_soak,
     "attach": run_attach,
     "attach-cost": run_attach_cost,
     "attach-steps": run_attach_steps,
@@ -65,6 +67,7 @@ def main(arguments: list[str]) -> int:
     add_fuzz(subjects)
     add_modules(subjects)
     add_long(subjects)
+    add_soak(subjects)
     add_attach(subjects)
     add_attach_cost(subjects)
     add_attach_steps(subjects)

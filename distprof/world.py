@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +39,8 @@ class Identity:
     """Whether a launcher started it; otherwise it is rank 0 of 1."""
     restarts: int
     """How often the launcher restarted the job."""
+    agent: str | None = None
+    """Which of torchrun's agents started this process, the same one for each start of its ranks. None: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,17 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
             "start the job with torchrun"
         )
     return Identity(
-        rank=rank, local_rank=local_rank, world_size=size, local_world_size=local_size, launched=True, restarts=restarts
-    )
+        rank=rank, local_rank=local_rank, world_size=size, local_world_size=local_size, launched=True,
+        restarts=restarts, agent=_identify_agent(environment),
+    )  # fmt: skip
+
+
+def _identify_agent(environment: Mapping[str, str]) -> str | None:
+    """From the folder that each agent makes for its ranks, with random letters in its name."""
+    attempt = Path(environment.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent
+    if not attempt.name.startswith("attempt_"):
+        return None
+    return hashlib.sha256(str(attempt.parent).encode()).hexdigest()[:16]
 
 
 def _read_number(name: str, text: str) -> int:

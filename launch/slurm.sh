@@ -16,7 +16,7 @@
 #
 # Slurm copies this file before it runs: submit from the folder in which runs/ shall be, with Python's environment
 # active ($PYTHON: that Python, on every node). $NPROC: ranks per node, else its GPUs, else 1. $MAX_RESTARTS: how often
-# torchrun starts all ranks again when one fails; every start is a run with a folder of its own. $PREFLIGHT=no: without
+# torchrun starts all ranks again when one fails; all of that is one run. $PREFLIGHT=no: without
 # distprof doctor on every node first. Whole nodes, since others on a node distort what is measured.
 # Exit codes: those of srun; 1 a node is not fit; else those of distprof gather and distprof report.
 set -euo pipefail

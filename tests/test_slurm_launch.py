@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, enter, join_hosts
+from distprof.storage.generations import read_generations
 from distprof.storage.run_folder import read_run
 from tests.fake_slurm import FakeSlurm
 from tests.ranks import REPOSITORY, find_ports, make_environment, wait_until
@@ -226,16 +227,19 @@ dist.destroy_process_group()
 
 
 @pytest.mark.live
-def test_a_job_that_is_started_again_leaves_a_run_for_every_start(tmp_path: Path) -> None:
+def test_a_job_that_is_started_again_leaves_one_run_with_a_generation_for_every_start(tmp_path: Path) -> None:
     """Two nodes that are addresses of this machine, one's own script, and a rank that fails the first time."""
     (tmp_path / "train.py").write_text(FAILS_ONCE)
     (tmp_path / "loop.py").write_text(LOOP)
     slurm = FakeSlurm(place=tmp_path / "slurm", nodes={"127.0.0.1": ["env"], "127.0.0.2": ["env"]})
     words = ["-m", "distprof.attach", "warmup_steps=1", "train.py"]
     launch(slurm, words, tmp_path, MAX_RESTARTS="1", GLOO_SOCKET_IFNAME="lo", PREFLIGHT="no")
-    first, second = (read_run(folder) for folder in sorted((tmp_path / "runs").iterdir()))
-    assert "failed" in [info.ended for info in first.ranks]
+    (folder,) = (tmp_path / "runs").iterdir()
+    second, _ = read_generations(folder)
+    assert "failed" in [info.ended for info in second.others[0].ranks] and second.generation == 1
     assert [info.ended for info in second.ranks] == ["completed"] * 2 and second.meta.world_size == 2
+    listed = json.loads((folder / "report.json").read_text())["generations"]
+    assert [item["restarts"] for item in listed] == [0, 1] and listed[1]["lost_ns"] > 0
 
 
 @contextlib.contextmanager

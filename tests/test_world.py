@@ -28,6 +28,19 @@ def test_torchruns_word_is_taken() -> None:
     assert identity.launched and identity.restarts == 2
 
 
+def test_ranks_of_one_agent_know_it_in_all_their_starts() -> None:
+    def read_agent(path: str) -> str | None:
+        return read_identity({**TORCHRUN, "TORCHELASTIC_ERROR_FILE": path}).agent
+
+    folder = "/tmp/torchelastic_ab12/none_cd34"
+    first = read_agent(f"{folder}/attempt_0/0/error.json")
+    assert first is not None and first == read_agent(f"{folder}/attempt_2/1/error.json")
+    assert first != read_agent("/tmp/torchelastic_ab12/none_ef56/attempt_0/0/error.json")
+    assert (
+        read_identity(TORCHRUN).agent is None and read_agent("/dev/null") is None and read_agent("error.json") is None
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

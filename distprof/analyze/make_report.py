@@ -27,6 +27,7 @@ from distprof.analyze.stats.measured_steps import Timing, choose_headline, choos
 from distprof.analyze.stats.overhead import measure_overhead
 from distprof.analyze.summary.communication import report_bandwidths, report_communication
 from distprof.analyze.summary.coverage import report_coverage
+from distprof.analyze.summary.generations import report_generations
 from distprof.analyze.summary.gpus import report_gpus
 from distprof.analyze.summary.hang import report_hang
 from distprof.analyze.summary.headline import report_headline
@@ -102,6 +103,8 @@ def analyze(run: Run) -> Report:
         schema=SCHEMA,
         distprof_version=__version__,
         run_id=meta.run_id,
+        generation=run.generation,
+        generations=report_generations(run),
         name=meta.name,
         started_utc=meta.started_utc,
         world_size=meta.world_size,

@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     shown = clean_text(options.out, LONGEST_PATH)
     count = f"{len(gathered.ranks)} of {gathered.meta.world_size} ranks, {gathered.own} from other hosts"
+    if gathered.generations > 1:
+        count += f" in the last of {gathered.generations} generations"
     print(f"gathered: {shown}  ({count})")
     print(f"look at it: distprof report {shown}")
     return EXIT_PARTIAL if gathered.left_out else EXIT_OK

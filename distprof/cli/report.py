@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from distprof.analyze import analyze
-from distprof.cli.options import LONGEST_PATH, add_width, list_unread, write_into, write_picture
+from distprof.cli.options import LONGEST_PATH, add_number, add_width, list_unread, write_into, write_picture
 from distprof.cli.reading import add_executor, show_progress
 from distprof.cli.trace_names import add_names, read_names
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
@@ -110,6 +110,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="write the timeline in Perfetto's own format, too: trace.pftrace.gz, with the extra distprof[perfetto]",
     )
     add_executor(parser)
+    add_number(
+        parser, "--generation", least=0, metavar="N",
+        help="of a job whose ranks torchrun started again: the start to report on, counted from 0 (default: the newest "
+        "with a measured step)",
+    )  # fmt: skip
     add_width(parser)
     add_names(parser)
 
@@ -129,7 +134,9 @@ def run(options: argparse.Namespace) -> int:
         return _report_operations(options, tables[0])
     if sweeps := [path for path in options.paths if is_sweep(path)]:
         return _report_sweep(options, sweeps[0])
-    recorded = show_progress(lambda show: read_paths(options.paths, names, show, options.executor))
+    recorded = show_progress(
+        lambda show: read_paths(options.paths, names, show, options.executor, generation=options.generation)
+    )
     for line in list_unread(recorded.unread):
         print(line, file=sys.stderr)
     report = analyze(recorded)
@@ -157,9 +164,10 @@ def _write(folder: Place, run: Run, report: Report, *, pftrace: bool) -> Written
 def _report_operations(options: argparse.Namespace, path: Path) -> int:
     from distprof.cli.operations import report_table
 
-    if len(options.paths) > 1 or options.phase or options.step is not None:
+    if len(options.paths) > 1 or options.phase or options.step is not None or options.generation is not None:
         raise UsageError(
-            f"{clean_text(path, LONGEST_PATH)}: is a table of operations: pass it alone, without --phase or --step"
+            f"{clean_text(path, LONGEST_PATH)}: is a table of operations: pass it alone, without --phase, --step or "
+            "--generation"
         )
     out = None if options.no_write else options.out or DEFAULT_OUT
     console = Console(width=options.width)
@@ -172,10 +180,10 @@ def _report_sweep(options: argparse.Namespace, folder: Path) -> int:
     from distprof.cli.sweep.report import report_sweep
 
     alone = not (options.phase or options.step is not None or options.picture or options.pftrace)
-    if len(options.paths) > 1 or not alone:
+    if len(options.paths) > 1 or not alone or options.generation is not None:
         raise UsageError(
             f"{clean_text(folder, LONGEST_PATH)}: is a sweep: pass its folder alone, without --phase, --step, "
-            "--picture or --pftrace"
+            "--picture, --pftrace or --generation"
         )
     out = None if options.no_write else options.out or folder
     return report_sweep(folder, out=out, console=Console(width=options.width))

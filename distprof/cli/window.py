@@ -11,6 +11,7 @@ from pathlib import Path
 from distprof.cli.options import LONGEST_PATH, add_number
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
 from distprof.render.units import clean_text, format_bytes
+from distprof.storage.generations import find_newest
 from distprof.storage.run_folder import is_running, read_meta
 from distprof.storage.window_files import (
     MAX_STEPS,
@@ -60,10 +61,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         DistprofError: The window was refused or has failed; the message says why.
     """
-    folder = options.run
-    shown = clean_text(folder, LONGEST_PATH)
-    if not (folder / "run.json").exists():
+    shown = clean_text(options.run, LONGEST_PATH)
+    if not (options.run / "run.json").exists():
         raise UsageError(f"{shown}: not a run folder (no run.json): pass the run folder of a running job")
+    folder = find_newest(options.run)
     window_s = _read_window_s(folder)
     request = WindowRequest(id=uuid.uuid4().hex, steps=options.steps)
     if not is_running(folder):

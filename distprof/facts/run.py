@@ -216,6 +216,20 @@ class LinkReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Which start of a job by torchrun's agents this is; they may start its ranks again, and more or fewer of them."""
+
+    agents: tuple[str, ...]
+    """Who started the ranks, rank 0's first; the same ones as before where they start ranks again."""
+    job: int
+    """Which job of its processes this is, counted from 0: a script may have several, one after the other."""
+    restarts: tuple[int, ...]
+    """How often each agent has started its ranks again after a failure, by its own count."""
+    is_early: bool = False
+    """Whether no rank had had a step when it was made: ranks of the same start may make another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """Facts about the whole job."""
 
@@ -248,6 +262,8 @@ class RunMeta:
     """The script's process groups of some of the ranks, as the ranks knew them after their first steps."""
     mesh: Mesh | None = None
     """What these say of each rank. None: the script names no groups."""
+    launch: Launch | None = None
+    """None: the ranks were not started by torchrun's agents, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +348,10 @@ class Run:
     """What was measured on suspected ranks after the job. None: nothing."""
     traced_rows: FloatArray | None = None
     """The steps of a recorded run as its traces show them, on the same axes; NaN: not traced."""
+    generation: int = 0
+    """Which start of the job's ranks this is: see `distprof.storage.generations`."""
+    others: Mapping[int, Run] = field(default_factory=dict)
+    """The other starts of the job's ranks, by number, without their collectives, segments and modules."""
 
     def column(self, name: str) -> FloatArray:
         """One field of every rank and step, ``[num_ranks, num_steps]``; NaN: not measured."""

@@ -91,3 +91,10 @@ class RankState:
     """What it waits for in ``send`` or ``recv``. None: it does not, or that is not known."""
     stopped: tuple[StoppedRank, ...] = ()
     """Other ranks of its host whose processes were stopped then, at most `MAX_STOPPED`."""
+
+
+def has_lost_peer(error: str | None) -> bool:
+    """Whether an error is that of a collective that lost a member."""
+    return any(
+        sign in (error or "").lower() for sign in ("gloo", "nccl", "closed by peer", "reset by peer", "timed out")
+    )

@@ -14,6 +14,7 @@ from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.headline import list_headline
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.report import Report
+from distprof.storage.generations import find_root, number_folder
 from distprof.storage.run_folder import complete_ends, read_meta, write_meta
 from distprof.storage.safe_open import require_own
 from distprof.traces.load_run import load_run
@@ -45,24 +46,27 @@ def report_job(
     """
     describe_job(folder, strategy=strategy, precision=precision)
     _, report, written = write_report(folder, completed_rows)
-    return [*summarize(report, early=early), name_files(folder, written)]
+    return [*summarize(report, early=early), name_files(find_root(folder), written)]
 
 
 def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tuple[Run, Report, Written]:
-    """Reads a run back, with all kernel windows, and writes its report.
+    """Reads a run back, with all kernel windows, and writes the report of its job.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, of the job's newest generation.
         completed_rows: Steps by rank, if all ranks completed: see `distprof.storage.run_folder.complete_ends`.
 
     Raises:
         DataError: The run folder is gone or damaged.
         OSError: Something else has taken its place.
     """
-    require_own(folder / "report.json")
-    run = complete_ends(load_run(folder), completed_rows)
+    root = find_root(folder)
+    require_own(root / "report.json")
+    run = load_run(root)
+    if run.generation == number_folder(folder):
+        run = complete_ends(run, completed_rows)
     report = analyze(run)
-    return run, report, write_files(folder, run, report)
+    return run, report, write_files(root, run, report)
 
 
 def describe_job(folder: Path, *, strategy: str | None, precision: str | None) -> None:

@@ -44,6 +44,7 @@ from distprof.record.device.peak import DTYPES
 from distprof.record.gather.end_on_signal import delay_signals
 from distprof.record.gather.step_window import EARLIEST_STEP
 from distprof.record.step.loader_watch import WorkerWatch
+from distprof.storage.generations import find_root
 from distprof.storage.rank_stream import append_end
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, is_launched, read_identity, read_world
@@ -182,7 +183,8 @@ class OwnSession(Session):
         secrets = secret_values(sys.argv[1:])
         config: Any = redact(plan.config, secrets)
         early_plan = JobPlan(
-            name=mask(plan.name, secrets), config=config, runs_dir=plan.runs_dir, run_dir=plan.run_dir
+            name=mask(plan.name, secrets), config=config, runs_dir=plan.runs_dir, run_dir=plan.run_dir,
+            number=plan.number,
         )  # fmt: skip
         self._early = EarlyWatch(
             plan=early_plan, print_line=print_to_stderr, rendezvous=self._rendezvous, stand_by=self._stand_by,
@@ -303,7 +305,9 @@ class OwnSession(Session):
             if self._tried or self._bystander is not None:
                 return
             plan = self._plan
-            bare = JobPlan(name=plan.name, config=plan.config, runs_dir=plan.runs_dir, run_dir=plan.run_dir)
+            bare = JobPlan(
+                name=plan.name, config=plan.config, runs_dir=plan.runs_dir, run_dir=plan.run_dir, number=plan.number
+            )
             self._world = world
             self._bystander = start_profiler(
                 world, bare, self._profile, print_line=print_to_stderr, host=self._host,
@@ -373,7 +377,7 @@ class OwnSession(Session):
         held = delay_signals(process_ends=ends) if ends or error is not None else contextlib.nullcontext()
         boundary = ErrorBoundary(
             "distprof: the report was not written",
-            lambda line: print_to_stderr(f"{line}; try: distprof report {folder}"),
+            lambda line: print_to_stderr(f"{line}; try: distprof report {find_root(folder)}"),
         )
         with boundary, held:
             from distprof.profiler.end_report import report_job  # a third of what a job would load at its start

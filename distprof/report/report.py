@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from distprof.facts.writer_liveness import LastWrite
+from distprof.report.generation_report import GenerationReport
 from distprof.report.gpu_report import GpusReport
 from distprof.report.hang_report import HangReport
 from distprof.report.job_modules import JobModules
@@ -382,7 +383,11 @@ class Report:
     distprof_version: str
     """Version of distprof that made the report."""
     run_id: str
-    """Unique per job."""
+    """Unique per job, and per start of its ranks."""
+    generation: int
+    """Which start of the job's ranks by torchrun's agents this report is on, counted from 0."""
+    generations: tuple[GenerationReport, ...]
+    """Every start of the job's ranks, in order. Empty: they were started once."""
     name: str
     """Name of the run, from the configuration."""
     started_utc: str | None

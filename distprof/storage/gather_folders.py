@@ -18,6 +18,7 @@ from pathlib import Path
 
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, RunMeta
+from distprof.storage.generations import list_generations, name_generation
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.run_folder import check_stream, list_streams, read_meta
 from distprof.storage.safe_open import open_file, open_folder
@@ -39,6 +40,8 @@ class Gathered:
     """How many of them have the stream that they wrote themselves in place of rank 0's."""
     left_out: tuple[str, ...]
     """What is missing, or was left out, and why."""
+    generations: int = 1
+    """How many starts of the ranks there are; the rest is about the newest that was brought together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,44 @@ def gather_folders(parts: Sequence[Path], out: Path) -> Gathered:
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
         raise UsageError(f"--out {out}: exists already, and nothing is overwritten: choose a new folder")
     parts = list({part.resolve(): part for part in parts}.values())
+    by_number: dict[int, list[Path]] = {}
+    for part in parts:
+        found = list_generations(part, marked="ranks")
+        if not found:
+            raise DataError(f"{part}: not a part of a run folder (no ranks/): pass one that a job has written")
+        for number, folder in found.items():
+            by_number.setdefault(number, []).append(folder)
+    chosen = [(number, _choose_all(by_number[number])) for number in sorted(by_number)]
+    left_out = [line for _, one in chosen for line in one.left_out]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    building = out.with_name(f".{out.name}.{os.urandom(4).hex()}")
+    building.mkdir()
+    try:
+        for number, one in chosen:
+            target = building / name_generation(number) if number else building
+            _copy_all(by_number[number], one.chosen, target, left_out)
+        os.rename(building, out)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    newest = chosen[-1][1]
+    own = sum(not each[0].of_job for each in newest.chosen.values())
+    return Gathered(
+        meta=newest.meta, ranks=tuple(newest.chosen), own=own, left_out=tuple(left_out), generations=len(chosen)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Generation:
+    """What was found of one start of the ranks."""
+
+    meta: RunMeta
+    chosen: dict[int, list[_StreamInPart]]
+    """By rank, as of `_choose`."""
+    left_out: list[str]
+
+
+def _choose_all(parts: Sequence[Path]) -> _Generation:
     meta = _read_one_job(parts)
     left_out: list[str] = []
     found: dict[int, list[_StreamInPart]] = {}
@@ -75,17 +116,7 @@ def gather_folders(parts: Sequence[Path], out: Path) -> Gathered:
     left_out += [f"rank {rank}: no folder has its stream" for rank in range(meta.world_size) if rank not in found]
     if any(each[0].lives for each in chosen.values()):
         left_out.append("what the job has yet to record: it is still running; gather again, into another folder, later")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    building = out.with_name(f".{out.name}.{os.urandom(4).hex()}")
-    building.mkdir()
-    try:
-        _copy_all(parts, chosen, building, left_out)
-        os.rename(building, out)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    own = sum(not each[0].of_job for each in chosen.values())
-    return Gathered(meta=meta, ranks=tuple(chosen), own=own, left_out=tuple(left_out))
+    return _Generation(meta=meta, chosen=chosen, left_out=left_out)
 
 
 def _read_one_job(parts: Sequence[Path]) -> RunMeta:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -47,8 +48,7 @@ def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: dat
     Raises:
         UsageError: It cannot be created or written, or ``run_dir`` already contains a run.
     """
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "run"
-    wanted = Path(run_dir) if run_dir else Path(runs_dir) / f"{now:%Y-%m-%d_%H-%M-%S}_{safe}"
+    wanted = Path(run_dir) if run_dir else Path(runs_dir) / f"{now:%Y-%m-%d_%H-%M-%S}_{format_name(name)}"
     try:
         folder = _claim(wanted, exact=run_dir is not None)
         (folder / "ranks").mkdir()
@@ -56,6 +56,11 @@ def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: dat
         where = "run_dir" if run_dir else "runs_dir"
         raise UsageError(f"{wanted}: cannot make the run folder ({error.strerror}): set {where}=...") from error
     return folder
+
+
+def format_name(name: str) -> str:
+    """A job's name as a part of the name of its run folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "run"
 
 
 def _claim(wanted: Path, *, exact: bool) -> Path:
@@ -122,6 +127,8 @@ def _read_meta(path: Path, root: int) -> RunMeta:
     for name in ("link_readings", "last_link_readings"):
         if not all(reading.bytes_per_s > 0 for reading in getattr(meta, name)):
             raise DataError(f"{path}: {name}: a speed of 0 or less is impossible")
+    if meta.launch is not None and not 0 < len(meta.launch.agents) == len(meta.launch.restarts):
+        raise DataError(f"{path}: launch: a start without agents, or agents without their counts, are impossible")
     if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
         raise DataError(f"{path}: work: negative values are impossible")
     return meta
@@ -291,29 +298,16 @@ def is_running(folder: Path) -> bool:
             lives = look_at_writer(file.fileno(), header if isinstance(header, dict) else {}).writer_lives
             if lives is not None:
                 return lives
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            last = file.read().splitlines()[-1:]
+            last = read_last_line(file)
     except (OSError, DataError, ValueError, RecursionError):
         return False
-    return not any(b'"type":"end"' in line.replace(b" ", b"") for line in last)
+    return b'"type":"end"' not in last.replace(b" ", b"")
 
 
-def find_latest_run(path: Path) -> Path | None:
-    """The path itself if it is a run folder, else the run in it that started last, of those that run if any does.
-
-    None: there is none.
-    """
-    if (path / "run.json").exists():
-        return path
-    try:
-        folders = [entry for entry in path.iterdir() if (entry / "run.json").exists()]
-    except OSError:
-        return None
-    started: list[tuple[bool, str, Path]] = []
-    for folder in folders:
-        with contextlib.suppress(DataError):
-            started.append((is_running(folder), read_meta(folder).started_utc or "", folder))
-    return max(started)[2] if started else None
+def read_last_line(file: BinaryIO) -> bytes:
+    """The last line of a stream; empty if there is none, and without its begin if it is very long."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+    return b"".join(file.read().splitlines()[-1:])
 
 
 def complete_ends(run: Run, completed_rows: Mapping[int, int] | None) -> Run:

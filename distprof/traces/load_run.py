@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from distprof import __version__
-from distprof.errors import DataError, DistprofError
+from distprof.errors import DataError, DistprofError, UsageError
 from distprof.facts.run import Run
 from distprof.facts.trace import Trace
 from distprof.storage.remote import Place, fetch_file, list_remote
@@ -45,7 +45,12 @@ def _silent(done: int, total: int) -> None:
 
 
 def read_paths(
-    paths: Sequence[Place], names: NameMap, on_progress: Progress = _silent, executor: str | None = None
+    paths: Sequence[Place],
+    names: NameMap,
+    on_progress: Progress = _silent,
+    executor: str | None = None,
+    *,
+    generation: int | None = None,
 ) -> Run:
     """Reads everything at the paths as one run: a run folder, its kernel windows and traces from elsewhere, in any mix.
 
@@ -56,9 +61,11 @@ def read_paths(
         names: What names in traces represent.
         on_progress: Told how many files have been read.
         executor: Where traces are reduced, as `distprof.traces.executors.run_tasks` takes it.
+        generation: As of `load_run`.
 
     Raises:
-        DistprofError: Nothing is readable, the inputs belong to different jobs, or there is no such executor.
+        DistprofError: Nothing is readable, the inputs belong to different jobs, or there is no such executor or
+            generation.
     """
     sources, unread = list_sources(paths)
     folders = [source for source in sources if source.kind == "run"]
@@ -67,8 +74,10 @@ def read_paths(
     traces = [source for source in sources if source.kind != "run"]
     if folders:
         with _fetch_folder(folders[0]) as folder:
-            run = load_run(folder, names, on_progress, beside=traces, executor=executor)
+            run = load_run(folder, names, on_progress, beside=traces, executor=executor, generation=generation)
         return dataclasses.replace(run, unread=(*unread, *run.unread))
+    if generation is not None:
+        raise UsageError(f"--generation {generation}: only a run folder has generations, not traces alone")
     traced, failed = reduce_traces(traces, names, on_progress, executor)
     if not traced:
         raise_nothing_readable([*unread, *failed] or [f"{paths[0]}: contains nothing that distprof can read"])
@@ -96,19 +105,21 @@ def _fetch_folder(source: Source) -> Iterator[Path]:
 
 def load_run(
     folder: Path, names: NameMap = USUAL_NAMES, on_progress: Progress = _silent, *, beside: Sequence[Source] = (),
-    executor: str | None = None,
+    executor: str | None = None, generation: int | None = None,
 ) -> Run:  # fmt: skip
     """Reads a run folder with its kernel windows, and other traces of the same job.
 
     Unreadable windows only give a warning, since the run's own records do not depend on them. Unreadable traces in
-    ``beside`` are listed in ``unread``.
+    ``beside`` are listed in ``unread``. Of a job whose ranks were started again, ``generation`` is the start to read;
+    None: the newest one with a measured step.
 
     Raises:
         DataError: The run is unreadable, or the run and the traces are of different jobs.
+        UsageError: There is no such generation.
     """
-    from distprof.storage.run_folder import read_run
+    from distprof.storage.generations import read_generations
 
-    run = read_run(folder)
+    run, folder = read_generations(folder, generation)
     own: list[TracedRank] = []
     try:
         sources, damaged = list_window_traces(folder)

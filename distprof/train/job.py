@@ -32,6 +32,7 @@ from distprof.record.step.loader_watch import WorkerWatch
 from distprof.render.terminal.screen import name_command, name_folder, render_screen
 from distprof.render.units import format_time
 from distprof.render.wandb.wandb_thread import WandbThread
+from distprof.storage.generations import find_root
 from distprof.storage.run_folder import add_note
 from distprof.storage.whole_file import write_whole
 from distprof.train.data import Batch, make_batches
@@ -136,8 +137,9 @@ class JobReporter:
                 run, report, written = write_report(folder, completed_rows)
         if written.problem is not None:
             self.print_line(f"distprof: {written.problem}")
-        place = name_folder(folder) if written.names else None
-        render_screen(report, self._console, names=written.names, folder=place, again=name_command(folder))
+        root = find_root(folder)
+        place = name_folder(root) if written.names else None
+        render_screen(report, self._console, names=written.names, folder=place, again=name_command(root))
         return EXIT_OK if report.coverage.complete and written.problem is None else EXIT_PARTIAL
 
 
@@ -206,7 +208,7 @@ def run_job(
             signals.wait_if_ending()
         if world.rank == 0:
             reporter.stop()
-            reporter.print_line(f"distprof: stopped early; what was recorded: distprof report {folder}")
+            reporter.print_line(f"distprof: stopped early; what was recorded: distprof report {find_root(folder)}")
         raise
     reporter.stop()
     return reporter.report(folder, session.completed_rows) if world.rank == 0 else EXIT_OK

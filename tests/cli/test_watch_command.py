@@ -28,8 +28,9 @@ from distprof.errors import DataError, UsageError
 from distprof.facts.run import Phase, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
+from distprof.storage.generations import find_latest_run
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import find_latest_run, rank_path, read_run, write_meta
+from distprof.storage.run_folder import rank_path, read_run, write_meta
 from tests.factories import MS
 
 LATE = Delay(rank=2, phase=Phase.DATA, delay_ns=20 * MS, first_step=40)
@@ -297,7 +298,7 @@ def test_without_a_name_the_run_that_runs_or_else_the_latest_is_taken(
     (tmp_path / "runs" / "e").mkdir()
     (tmp_path / "runs" / "e" / "run.json").write_text("{")
     assert find_latest_run(tmp_path / "runs") == tmp_path / "runs" / "a"
-    monkeypatch.setattr("distprof.storage.run_folder.is_running", lambda folder: folder.name in "bc")
+    monkeypatch.setattr("distprof.storage.generations.is_running", lambda folder: folder.name in "bc")
     assert find_latest_run(tmp_path / "runs") == tmp_path / "runs" / "c"
     assert find_latest_run(tmp_path / "runs" / "b") == tmp_path / "runs" / "b"
 

@@ -29,6 +29,7 @@ from distprof.render.files.files import describe_plain
 from distprof.render.files.report_schema import describe_schema, read_field_texts
 from distprof.report import (
     finding_report,
+    generation_report,
     gpu_report,
     hang_report,
     job_modules,
@@ -58,6 +59,7 @@ PARTS = {
         gpu_report,
         trace_report,
         finding_report,
+        generation_report,
         finding_texts,
         job_modules,
         pipeline_report,

@@ -19,6 +19,7 @@ from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.facts.probes import PROBES_SCHEMA
 from distprof.render.sections.probes import describe_probes, show_probes
 from distprof.render.terminal.terminal import render_sections
+from distprof.storage.generations import find_newest
 from distprof.storage.probes_file import write_probes
 from distprof.storage.run_folder import read_meta
 
@@ -80,7 +81,7 @@ def probe(options: argparse.Namespace) -> int:
     if file is not None:
         write_figures(file, document)
     if options.into is not None:
-        write_probes(options.into, document)
+        write_probes(find_newest(options.into), document)
     if options.json is True:
         print(json.dumps(document, indent=1, allow_nan=False))
     else:
@@ -103,7 +104,7 @@ def _check(suspects: tuple[int, ...], references: tuple[int, ...], size: int) ->
 
 def _check_run(folder: Path | None, size: int) -> None:
     """Refuses, before measuring, a folder that is none of a run of so many ranks."""
-    if folder is not None and (ranks := read_meta(folder).world_size) != size:
+    if folder is not None and (ranks := read_meta(find_newest(folder)).world_size) != size:
         raise UsageError(f"--into {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
 
 

@@ -21,7 +21,7 @@ from distprof.errors import EXIT_OK, UsageError
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.render.units import clean_text
 from distprof.report.progress import Progress
-from distprof.storage.run_folder import find_latest_run
+from distprof.storage.generations import find_latest_run, find_root
 
 DESCRIPTION = """\
 Shows a job while it runs, from what its ranks write into the run folder every profile.window_s seconds: the verdict so
@@ -123,7 +123,7 @@ def _print_lines(watcher: Watcher, keyboard: Keyboard) -> None:
 
 def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Keyboard) -> None:
     """A screen until the end, which stays below the command."""
-    again = f"distprof report {clean_text(folder, LONGEST_PATH)}"
+    again = f"distprof report {clean_text(find_root(folder), LONGEST_PATH)}"
 
     def draw(progress: Progress, foot: str, *, stays: bool = False) -> Segments:
         report, age_s, problem = watcher.report

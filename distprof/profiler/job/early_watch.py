@@ -26,13 +26,14 @@ from distprof.errors import DistprofError
 from distprof.facts.stand import RankState
 from distprof.profiler.job.agreement import Rendezvous, clone_store
 from distprof.profiler.job.model_inspection import infer_device
-from distprof.profiler.job.run_files import JobPlan, describe_run
+from distprof.profiler.job.run_files import JobPlan, describe_run, name_start
 from distprof.record.collectives.flight_recorder import OWN_GROUP, read_ring
 from distprof.record.device.rank_info import describe_rank
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.stalls.rank_state import add_progress, read_rank_state
 from distprof.record.stalls.stall_watch import LOOKS, STALL_RATIO, read_timeout_s
 from distprof.record.step.recorder import Recorder
+from distprof.storage.generations import find_root
 from distprof.storage.rank_stream import StreamWriter
 from distprof.storage.run_folder import rank_path, write_meta
 from distprof.world import World, read_world
@@ -171,9 +172,10 @@ class EarlyWatch(threading.Thread):
 
     def _make(self, world: World) -> None:
         """Makes the folder, and publishes its path to the others."""
-        folder, run_id = self._plan.make_folder(), uuid.uuid4().hex
+        launch = self._plan.describe_launch([name_start(world)], is_early=True)
+        folder, run_id = self._plan.make_folder(launch), uuid.uuid4().hex
         self._made = True
-        write_meta(folder, describe_run(world, self._plan, run_id))
+        write_meta(folder, describe_run(world, self._plan, run_id, launch))
         self._store.set(self._key("folder"), json.dumps([str(folder.absolute()), run_id]))
 
     def _write(self, world: World, limit_s: float, stand: RankState | None) -> None:
@@ -190,7 +192,9 @@ class EarlyWatch(threading.Thread):
         )  # fmt: skip
         self._writer.save_state(limit_s, stand=stand)
         if self._made:
-            self._print_line(f"distprof: ranks wait for each other at their first steps: distprof report {path}")
+            self._print_line(
+                f"distprof: ranks wait for each other at their first steps: distprof report {find_root(Path(path))}"
+            )
 
     def _begin_again(self) -> None:
         """Deletes what this rank has written; the last one deletes the folder."""

@@ -6,6 +6,7 @@ What concerns the folder is collective: the ranks agree on one, or all leave wit
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import platform
 import subprocess
@@ -25,9 +26,10 @@ from distprof.config.decode import decode
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.mesh import RankGroup, build_mesh, list_dimensions
-from distprof.facts.run import RankInfo, RunMeta, Work
+from distprof.facts.run import Launch, RankInfo, RunMeta, Work
+from distprof.storage.generations import open_run_folder
 from distprof.storage.rank_stream import StreamWriter
-from distprof.storage.run_folder import create_run_folder, rank_path, read_meta, write_meta
+from distprof.storage.run_folder import rank_path, read_meta, write_meta
 from distprof.storage.safe_open import keep_in_mind
 from distprof.world import World, collect_texts, list_groups, share_text, wait_for_ranks
 
@@ -58,13 +60,37 @@ class JobPlan:
     hardware: HardwareConfig = field(default_factory=lambda: HardwareConfig(peak="none"))
     """Where the peak FLOP/s come from."""
 
-    def make_folder(self) -> Path:
-        """Makes the run folder.
+    number: int = field(default_factory=itertools.count().__next__)
+    """Which job of this process it is."""
+
+    def make_folder(self, launch: Launch | None) -> Path:
+        """Makes the run folder; of ranks that were started again, inside that of their first start.
 
         Raises:
             UsageError: It cannot be made.
         """
-        return create_run_folder(runs_dir=self.runs_dir, run_dir=self.run_dir, name=self.name, now=datetime.now())
+        return open_run_folder(
+            runs_dir=self.runs_dir, run_dir=self.run_dir, name=self.name, now=datetime.now(), launch=launch
+        )
+
+    def describe_launch(self, starts: Sequence[str], *, is_early: bool = False) -> Launch | None:
+        """Which start of the job this is; None: no agent of torchrun is known to have started rank 0.
+
+        Args:
+            starts: What `name_start` says on all ranks, in order, as far as it is known.
+            is_early: As in `Launch`.
+        """
+        counts = dict(start.split() for start in starts if start)
+        if not starts[0]:
+            return None
+        restarts = tuple(map(int, counts.values()))
+        return Launch(agents=tuple(counts), job=self.number, restarts=restarts, is_early=is_early)
+
+
+def name_start(world: World) -> str:
+    """Who started this process, and how often it did before; empty: not known."""
+    agent = world.identity.agent
+    return "" if agent is None else f"{agent} {world.identity.restarts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +106,26 @@ class Streams:
     """The script's process groups of some of the ranks."""
 
 
-def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None) -> tuple[Path, str]:
-    """Has rank 0 make the run folder, and gives every rank the folder and the run's id. Collective.
+def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None) -> tuple[Path, str, Launch | None]:
+    """Has rank 0 make the run folder, and gives every rank the folder, the run's id, and which start of the job it is.
+    Collective.
 
     ``group`` is distprof's own. None: there is one rank.
 
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
     """
+    launch = plan.describe_launch(collect_texts(name_start(world), group=group))
     said: dict[str, str] = {}
     if world.rank == 0:
         try:
-            said = {"folder": str(plan.make_folder().absolute()), "run_id": uuid.uuid4().hex}
+            said = {"folder": str(plan.make_folder(launch).absolute()), "run_id": uuid.uuid4().hex}
         except UsageError as error:
             said = {"error": str(error)}
     said = json.loads(share_text(json.dumps(said), group=group))
     if "error" in said:
         raise UsageError(said["error"])
-    return Path(said["folder"]), said["run_id"]
+    return Path(said["folder"]), said["run_id"], launch
 
 
 def open_streams(
@@ -231,11 +259,11 @@ def read_commit() -> str | None:
     return commit.strip() + ("+" if changes.strip() else "")
 
 
-def describe_run(world: World, plan: JobPlan, run_id: str) -> RunMeta:
+def describe_run(world: World, plan: JobPlan, run_id: str, launch: Launch | None = None) -> RunMeta:
     """What is known of a job when it starts."""
     return RunMeta(
         run_id=run_id, name=plan.name, started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=world.size, backend=world.backend or None, device_type=world.device.type, strategy=plan.strategy,
         precision=plan.precision, work=plan.work, versions=read_versions(torch.version.cuda), git=read_commit(),
-        config=dict(plan.config), notes=(*world.notes, *plan.notes),
+        config=dict(plan.config), notes=(*world.notes, *plan.notes), launch=launch,
     )  # fmt: skip

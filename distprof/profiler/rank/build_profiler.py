@@ -51,6 +51,7 @@ from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.record.windows.capture_range import plan_capture, tool_captures
 from distprof.record.windows.nvtx_ranges import NvtxRanges, tool_listens
+from distprof.storage.generations import find_root
 from distprof.storage.last_state import open_place
 from distprof.storage.run_folder import rank_path
 from distprof.world import World, all_reduce_max, wait_for_ranks
@@ -315,10 +316,10 @@ class Job:
         """The ranks meet, agree on a folder, open their files and read their clocks. Collective."""
         context, plan, world = self._context, self._plan, self._context.world
         own, meeting = self._connect()
-        folder, self._run_id = agree_on_folder(world, plan, own)
+        folder, self._run_id, launch = agree_on_folder(world, plan, own)
         named = replace(world, host=name_host(world.host, group=own))
         info = describe_rank(named, plan.precision, plan.hardware, own, self._peak)
-        meta = describe_run(world, plan, self._run_id)
+        meta = describe_run(world, plan, self._run_id, launch)
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
         meta = publish_groups(world, folder, meta, streams.groups)
         opened = OpenRankContext(
@@ -397,7 +398,7 @@ class Job:
         )  # fmt: skip
         self._lefts.append(self._rank_zero.leave)
         self._gather_thread.deliver = self._rank_zero.deliver
-        self._gather_thread.wants_pause = partial(wants_pause, opened.folder)
+        self._gather_thread.wants_pause = partial(wants_pause, find_root(opened.folder))
 
     def _end_on_signal(self) -> Callable[[], None]:
         """Has a signal end this rank's file. Returns what takes that back."""
@@ -405,7 +406,7 @@ class Job:
         def on_end() -> None:
             if self._opened is not None and self._context.world.rank == 0:
                 self._context.print_line(
-                    f"distprof: stopped early; what was recorded: distprof report {self._opened.folder}"
+                    f"distprof: stopped early; what was recorded: distprof report {find_root(self._opened.folder)}"
                 )
 
         return end_on_signal(self._host.signals, self._step_writer, on_end=on_end)

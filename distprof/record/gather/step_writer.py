@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray
-from distprof.facts.stand import GroupState, RankState, StoppedRank
+from distprof.facts.stand import GroupState, RankState, StoppedRank, has_lost_peer
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.device.gpu_sampler import GpuSampler
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
@@ -32,8 +32,6 @@ FAILING_GRACE_S = 0.5
 """How long a terminated rank may take to record its own failure, which says more than the signal."""
 BUSY_GRACE_S = 0.5
 """How long it then waits for a thread that is taking steps, which may be waiting for a device."""
-LOST_PEER = ("gloo", "nccl", "closed by peer", "reset by peer", "timed out")
-"""One of them is in the error of a collective that lost a member."""
 
 
 class StepWriter:
@@ -206,7 +204,7 @@ class StepWriter:
             if ended == "completed":
                 drop_ring(self._writer.path)
             else:  # after the end, because it asks torch
-                broken = ended == "failed" and any(sign in (error or "").lower() for sign in LOST_PEER)
+                broken = ended == "failed" and has_lost_peer(error)
                 stand = self._take_last_stand(ended, raised, broken=broken)
                 self._write_state(self._writer, describe_position(self._recorder), stand, broken=broken)
             self._writer.close()

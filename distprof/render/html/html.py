@@ -31,7 +31,7 @@ from distprof.report.report import Report
 MAX_NOTES, NOTE_LIMIT = 200, 1_000
 MAX_TRACEBACKS = 8
 TEXT_LIMIT = 300
-TOP = ("stands",)
+TOP = ("generations", "stands")
 """Sections that stand before all drawings."""
 ORDER = (
     "waits", "phases", "ranks", "scheduling", "pipeline", "communication", "bandwidths", "devices", "gpus",

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from distprof.facts.run import name_ranks
 from distprof.render.sections.hangs import describe_hang
+from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.sections.trace_rows import is_traced
-from distprof.render.units import NOT_MEASURED, clean_text, format_age
+from distprof.render.units import NOT_MEASURED, clean_text, format_age, format_count, format_time
+from distprof.report.generation_report import GenerationReport
 from distprof.report.report import RankReport, Report
 
 MAX_ALERTS = 12
@@ -23,6 +25,25 @@ _BY_ITSELF = {
     "the process ended inside a step": ("ended inside a step", "ended inside a step"),
 }  # fmt: skip
 """Ends that nobody else has made, by the error that is recorded; the wording for one rank, and for several."""
+
+GENERATION_HEADS = ("generation", "ranks", "last step", "measured", "step time", "lost before")
+MAX_GENERATIONS = 20
+GENERATION_NOTE = (
+    "lost before: from the last recorded step of an earlier generation to the first step of this one, where the same "
+    "agent started rank 0; distprof report --generation N reports on another one"
+)
+HOW_ENDED = {
+    "no record": ("left no record", "left no record"),
+    "abrupt": ("ended abruptly (killed?)", "ended abruptly (killed?)"),
+    "silent": ("stopped recording", "stopped recording"),
+    "failed": ("failed", "failed"),
+    "cut off": ("lost another rank", "lost another rank"),
+    "terminated": ("was terminated", "were terminated"),
+    "running": ("is running", "are running"),
+    "completed": ("completed", "completed"),
+}
+"""The wording for one rank, and for several."""
+ERROR_LIMIT, MAX_OTHERS = 80, 3
 
 End = tuple[int, str, str]
 """Severity, 0 the worst; the wording for one rank, and for several."""
@@ -53,6 +74,43 @@ def describe_ends(report: Report) -> list[str]:
     lines = [*filter(None, [describe_hang(report)]), *lines]
     more = len(lines) - MAX_ALERTS
     return lines if more <= 0 else [*lines[:MAX_ALERTS], f"and {more} more like these, in report.json"]
+
+
+def show_generations(report: Report) -> Section:
+    """The latest starts of the job's ranks; nothing of a job that was started once."""
+    shown = report.generations[-MAX_GENERATIONS:]
+    rows = [
+        [
+            f"{item.number}{' (here)' if item.number == report.generation else ''}", format_count(item.world_size),
+            NOT_MEASURED if item.last_step is None else str(item.last_step), format_count(item.steps_measured),
+            format_time(item.step_mean_ns), format_time(item.lost_ns) if item.number else "",
+        ]
+        for item in shown
+    ]  # fmt: skip
+    ends = (f"generation {item.number}: {_list_generation_ends(item)}" for item in shown)
+    return Section(
+        key="generations", title=f"generations: the ranks were started {len(report.generations)} times",
+        columns=make_columns(GENERATION_HEADS, rows), notes=(*ends, GENERATION_NOTE) if rows else (),
+    )  # fmt: skip
+
+
+def describe_generation(report: Report) -> str:
+    """Which of several starts of the ranks this is on, and how others ended; empty for a job started once."""
+    others = [item for item in report.generations if item.number != report.generation]
+    if not others:
+        return ""
+    ends = "; ".join(f"{item.number}: {_list_generation_ends(item, most=1)}" for item in others[-MAX_OTHERS:])
+    more = "" if len(others) <= MAX_OTHERS else "..., "
+    return f"{report.generation}, of {len(report.generations)} from 0 on; others: {more}{ends}"
+
+
+def _list_generation_ends(item: GenerationReport, *, most: int = 3) -> str:
+    ends = []
+    for end in item.ends[:most]:
+        one, several = HOW_ENDED[end.how]
+        error = f": {clean_text(end.error, ERROR_LIMIT)}" if end.error and end.how in ("failed", "terminated") else ""
+        ends.append(f"{clean_text(name_ranks(end.ranks), ERROR_LIMIT)} {several if len(end.ranks) > 1 else one}{error}")
+    return "; ".join(ends)
 
 
 def _describe_end(rank: RankReport) -> End | None:

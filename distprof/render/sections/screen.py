@@ -18,6 +18,7 @@ from distprof.render.sections.cause_words import (
     show_saved_beside,
 )
 from distprof.render.sections.coverage import describe_overhead
+from distprof.render.sections.ends import describe_generation
 from distprof.render.sections.hangs import HEADS, show_states
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.module_tree import add_up
@@ -89,6 +90,8 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
     without = f"; left out: {', '.join(left_out)}" if left_out else ""
     sure = "; intervals are 95 %" if report.verdict.lost_ratio is not None else ""
     facts = [Fact(label="measured", text=f"{steps}{without}{sure}")]
+    if started := describe_generation(report):
+        facts.insert(0, Fact(label="generation", text=started))
     if (notes := coverage.notes) and not noted:
         facts.append(Fact(label="notes", text=f"{len(notes):,}, with --details"))
     elif notes:

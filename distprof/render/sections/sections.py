@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
-from distprof.render.sections.ends import name_end
+from distprof.render.sections.ends import name_end, show_generations
 from distprof.render.sections.gpus import show_gpus
 from distprof.render.sections.hangs import show_states
 from distprof.render.sections.headline import list_headline
@@ -50,6 +50,7 @@ def list_sections(report: Report, *, max_notes: int, note_limit: int) -> list[Se
     coverage = list_coverage(report, max_notes=max_notes, note_limit=note_limit)
     return [
         Section(key="headline", title="headline", facts=list_headline(report)),
+        show_generations(report),
         show_states(report),
         list_findings(report),
         *(show_phases(report, step) for step in report.steps),

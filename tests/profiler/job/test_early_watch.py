@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from distprof.facts.run import Launch
 from distprof.profiler.job import early_watch
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.early_watch import EarlyWatch
@@ -73,10 +74,10 @@ def test_a_rank_stands_where_it_has_waited_not_where_it_is_once_there_is_a_folde
         begun.set()
         timed_out.wait()
 
-    def make_folder(plan: JobPlan) -> Path:
+    def make_folder(plan: JobPlan, launch: Launch | None) -> Path:
         timed_out.set()
         training.join()
-        return make(plan)
+        return make(plan, launch)
 
     monkeypatch.setattr(early_watch, "_has_waited", lambda limit_s: True)
     make = JobPlan.make_folder

@@ -86,7 +86,7 @@ def work_on_two_hosts(world: World, runs_dir: str, elsewhere: str) -> None:
     clock_sync.identify_clock = link_probe.identify_host = lambda: f"host {world.rank}"
     if world.rank == 1:  # its disk is another one
         agreed = build_profiler.agree_on_folder
-        build_profiler.agree_on_folder = lambda *args, **options: (Path(elsewhere), agreed(*args, **options)[1])  # type: ignore[assignment]
+        build_profiler.agree_on_folder = lambda *args, **options: (Path(elsewhere), *agreed(*args, **options)[1:])  # type: ignore[assignment]
     run_job(world, runs_dir)
 
 
