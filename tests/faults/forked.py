@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +38,8 @@ class Command:
     stderr: str = "file"
     before: str = ""
     """Python code that runs first, in the same process."""
+    module: str = "distprof"
+    """What ``python -m`` would run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ def start(*commands: Command, cwd: Path) -> list[Started]:
         {
             "arguments": list(command.arguments), "environment": make_environment(**command.environment),
             "streams": [command.stdout, command.stderr], "cwd": str(cwd), "place": f"{place}/",
-            "before": command.before,
+            "before": command.before, "module": command.module,
         }
         for command, place in zip(commands, places, strict=True)
     ]  # fmt: skip
@@ -134,6 +138,14 @@ def run(*commands: Command, cwd: Path) -> list[Done]:
         assert each.returncode is not None
         ended.append(Done(code=each.returncode, out=out, err=err, seconds=each.seconds))
     return ended
+
+
+def run_python(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run`` returns for ``PYTHON -m MODULE ARGUMENTS``, in the environment of this process."""
+    assert list(command[:2]) == [sys.executable, "-m"]
+    own = Command(module=command[2], arguments=command[3:], environment=dict(os.environ))
+    (done,) = run(own, cwd=cwd or Path.cwd())
+    return subprocess.CompletedProcess(list(command), done.code, done.out, done.err)
 
 
 def _read(path: str) -> str:
@@ -222,9 +234,12 @@ def _call(asked: dict[str, Any]) -> int:
                 setattr(sys, name, stream)
         sys.argv = ["distprof", *asked["arguments"]]
         exec(asked["before"], {})
-        from distprof.__main__ import main
+        if asked["module"] == "distprof":  # which was imported before
+            from distprof.__main__ import main
 
-        main()
+            main()
+        else:
+            runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as leaving:
         code = leaving.code
