@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, enter, join_hosts, stop_processes
+from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, join_hosts, stop_processes
 from tests.faults.forked import Command, Started, start
 from tests.ranks import find_ports, tell_rank
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tests.attach.driver import _run
 
-
 FIRST = {
     "transformers": "transformers.trainer", "lightning": "lightning.pytorch", "accelerate": "accelerate",
     "deepspeed": "torch",

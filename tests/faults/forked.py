@@ -90,6 +90,16 @@ class Started:
             time.sleep(0.01)
         return self.read()
 
+    def wait(self, timeout: float = LIMIT_S) -> int:
+        """Waits for its end and returns its exit code.
+
+        Raises:
+            TimeoutError: It is still running.
+        """
+        self.communicate(timeout)
+        assert self.returncode is not None
+        return self.returncode
+
     def read(self) -> tuple[str, str]:
         """Its output so far."""
         return _read(f"{self._place}.1"), _read(f"{self._place}.2")
