@@ -6,6 +6,7 @@ Every pattern of the package is found, and run on texts made to hurt it, of one 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import math
 import random
@@ -30,6 +31,7 @@ OWN_TEXT = frozenset(("record/device/rank_info.py", "cli/capture/command.py", "f
 """Files whose patterns are put together where they are used: on /proc, on options, and from the table of devices."""
 
 
+@functools.cache  # every process that runs tests finds the cases anew
 def find_sources() -> dict[str, ast.Module]:
     """The files that use regular expressions."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}

@@ -226,7 +226,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.live
+@pytest.mark.slow
 def test_a_job_that_is_started_again_leaves_one_run_with_a_generation_for_every_start(tmp_path: Path) -> None:
     """Two nodes that are addresses of this machine, one's own script, and a rank that fails the first time."""
     (tmp_path / "train.py").write_text(FAILS_ONCE)
@@ -243,8 +243,8 @@ def test_a_job_that_is_started_again_leaves_one_run_with_a_generation_for_every_
 
 
 @contextlib.contextmanager
-def join_nodes(place: Path, *, shared: bool) -> Iterator[FakeSlurm]:
-    """Two hosts; not ``shared``: what each sees at ``/PLACE/local`` is a disk of its own."""
+def join_nodes(place: Path) -> Iterator[FakeSlurm]:
+    """Two hosts; what each sees at ``/PLACE/local`` is a disk of its own."""
     local = place / "local"
     local.mkdir()
     with join_hosts(None) as names:
@@ -252,18 +252,18 @@ def join_nodes(place: Path, *, shared: bool) -> Iterator[FakeSlurm]:
         for host, (name, address) in enumerate(zip(names, ADDRESSES, strict=True)):
             disk = place / f"disk-{host}"
             disk.mkdir()
-            mount = [] if shared else ["sh", "-c", f'mount --bind "{disk}" "{local}" && exec "$@"', "sh"]
+            mount = ["sh", "-c", f'mount --bind "{disk}" "{local}" && exec "$@"', "sh"]
             nodes[address] = [*enter(name, f"host-{'ab'[host]}", ["--mount"]), *mount]
         yield FakeSlurm(place=place / "slurm", nodes=nodes)
 
 
 @pytest.mark.root
-@pytest.mark.live
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
-def test_a_job_on_two_hosts_is_one_run_with_and_without_a_shared_disk(shared: bool, tmp_path: Path) -> None:
-    with join_nodes(tmp_path, shared=shared) as slurm:
-        more = {"PREFLIGHT": "no"} if shared else {"NODE_RUNS": str(tmp_path / "local" / "deep")}
-        done = launch(slurm, JOB, tmp_path, GLOO_SOCKET_IFNAME=DEVICE, **more)
+@pytest.mark.slow
+def test_a_job_on_two_hosts_is_one_run_without_a_shared_disk(tmp_path: Path) -> None:
+    """With one, it is the job above."""
+    with join_nodes(tmp_path) as slurm:
+        runs = str(tmp_path / "local" / "deep")
+        done = launch(slurm, JOB, tmp_path, GLOO_SOCKET_IFNAME=DEVICE, NODE_RUNS=runs)
     (folder,) = (tmp_path / "runs").iterdir()
     run = read_run(folder)
     assert [(info.host, info.ended) for info in sorted(run.ranks, key=lambda info: info.host)] == [
@@ -272,8 +272,7 @@ def test_a_job_on_two_hosts_is_one_run_with_and_without_a_shared_disk(shared: bo
     assert run.warnings == () and run.rows.shape[:2] == (2, 8)
     assert run.collectives[0].ranks.tolist() == [0, 1]  # also of the rank that rank 0 has only sums of
     assert (folder / "report.html").exists()
-    if not shared:
-        assert "\n0: " in done.stdout and "\n1: " in done.stdout and "\n2 hosts: " in done.stdout  # the preflight
-        assert "(2 of 2 ranks, 1 from other hosts)" in done.stdout
-        assert not list((tmp_path / "local").iterdir())  # the script itself sees neither host's disk
-        assert all((tmp_path / f"disk-{host}" / "deep" / "77-0").is_dir() for host in (0, 1))
+    assert "\n0: " in done.stdout and "\n1: " in done.stdout and "\n2 hosts: " in done.stdout  # the preflight
+    assert "(2 of 2 ranks, 1 from other hosts)" in done.stdout
+    assert not list((tmp_path / "local").iterdir())  # the script itself sees neither host's disk
+    assert all((tmp_path / f"disk-{host}" / "deep" / "77-0").is_dir() for host in (0, 1))

@@ -12,7 +12,7 @@ from distprof.analyze.clocks.clocks import map_clocks
 from distprof.facts.run import Run
 from distprof.report.wait_report import CauseReport
 from distprof.storage.run_folder import read_run
-from tests.two_hosts import TwoHostsJob, fork_on_two_hosts, launch_on_two_hosts
+from tests.two_hosts import TwoHostsJob, fork_on_two_hosts
 
 pytestmark = [pytest.mark.root, pytest.mark.live]
 
@@ -27,7 +27,7 @@ LIMITED_BYTES_PER_S = 100e6 / 8
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory: pytest.TempPathFactory) -> TwoHostsJob:
     """Host b's monotonic clock is 3 s ahead; the cable is as fast as the machine; rank 1 is late."""
-    return launch_on_two_hosts((*JOB, *LATE), tmp_path_factory.mktemp("ahead"), clock_ahead_s=3)
+    return fork_on_two_hosts((*JOB, *LATE), tmp_path_factory.mktemp("ahead"), clock_ahead_s=3)
 
 
 @pytest.fixture(scope="module")

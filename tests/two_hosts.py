@@ -1,21 +1,19 @@
 """Two hosts on this machine: network namespaces joined by a cable, each with ranks of its own.
 
 Needs root, iproute2 and util-linux. The second host can be made to differ like a real one: with a slow link, and with
-another monotonic clock. A job is started by a launcher on each host, or by forks, which takes a third of the time.
+another monotonic clock. A job is started by forks; `tests/test_slurm_launch.py` has launchers on two hosts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, enter, join_hosts, stop_processes
+from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, join_hosts, stop_processes
 from tests.faults.forked import Command, Started, start
-from tests.ranks import find_ports, make_environment, tell_rank
+from tests.ranks import find_ports, tell_rank
 
 RANKS_PER_HOST = 2
 TIMEOUT_S = 120.0
@@ -30,29 +28,7 @@ class TwoHostsJob:
     exits: tuple[int, ...]
     """Of the two hosts."""
     outputs: tuple[str, ...]
-    """What their ranks printed, and launchers."""
-
-
-def launch_on_two_hosts(arguments: Sequence[str], tmp_path: Path, *, clock_ahead_s: int = 0) -> TwoHostsJob:
-    """Runs ``torchrun --nnodes 2 ... -m distprof ARGUMENTS``: ranks 0 and 1 on host a, 2 and 3 on host b.
-
-    Args:
-        arguments: The job's arguments; its run folder is chosen here.
-        tmp_path: An empty folder.
-        clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
-    """
-    folder = tmp_path / "run"
-    with join_hosts(None) as names, contextlib.ExitStack() as stack:
-        launchers = []
-        for host, name in enumerate(names):
-            shift = ["--time", "--monotonic", str(clock_ahead_s), "--fork"] if host and clock_ahead_s else []
-            command = [*enter(name, f"host-{'ab'[host]}", shift), *_launch(host), *arguments, f"run_dir={folder}"]
-            launchers.append(_start(command, tmp_path / f"{host}.log"))
-            stack.callback(launchers[-1].wait)
-            stack.callback(stop_processes, name)
-        exits = tuple(launcher.wait(timeout=TIMEOUT_S) for launcher in launchers)
-    outputs = tuple((tmp_path / f"{host}.log").read_text() for host in range(2))
-    return TwoHostsJob(folder=folder, exits=exits, outputs=outputs)
+    """What their ranks printed."""
 
 
 def fork_on_two_hosts(
@@ -64,7 +40,16 @@ def fork_on_two_hosts(
     clock_ahead_s: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> TwoHostsJob:
-    """The same without launchers; ``mbit_per_s``: the bandwidth limit of host b; ``same_name``: of both hosts."""
+    """Runs ``distprof ARGUMENTS``: ranks 0 and 1 on host a, 2 and 3 on host b.
+
+    Args:
+        arguments: The job's arguments; its run folder is chosen here.
+        tmp_path: An empty folder.
+        mbit_per_s: The bandwidth limit of host b.
+        same_name: Of both hosts.
+        clock_ahead_s: How far host b's monotonic clock is ahead of host a's, to the nanosecond.
+        timeout_s: When the job is given up.
+    """
     folder = tmp_path / "run"
     (port,) = find_ports(1)
     with join_hosts(mbit_per_s, both_ways=False) as names, contextlib.ExitStack() as stack:
@@ -110,17 +95,3 @@ def _tell_rank(host: int, local: int, port: int) -> dict[str, str]:
     told = tell_rank(RANKS_PER_HOST * host + local, RANKS_PER_HOST * len(ADDRESSES), port)
     here = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS_PER_HOST), "MASTER_ADDR": ADDRESSES[0]}
     return {**told, **here, "GLOO_SOCKET_IFNAME": DEVICE}
-
-
-def _launch(host: int) -> list[str]:
-    places = ["--nnodes", "2", "--node-rank", str(host), "--nproc-per-node", str(RANKS_PER_HOST)]
-    meeting = ["--master-addr", ADDRESSES[0], "--master-port", "29500"]
-    return [sys.executable, "-m", "torch.distributed.run", *places, *meeting, "-m", "distprof"]
-
-
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    environment = make_environment(GLOO_SOCKET_IFNAME=DEVICE, OMP_NUM_THREADS="1")
-    with log.open("w") as output:
-        return subprocess.Popen(
-            command, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )

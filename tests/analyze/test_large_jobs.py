@@ -36,9 +36,9 @@ def report_on(delay_ns: float, every: int, first_step: int, *, ranks: int = 4, b
     return report
 
 
-@pytest.mark.parametrize("first_step", [1, 2])
-def test_64_ranks_of_20_buckets_are_judged_on_all_of_a_thousand_steps(first_step: int) -> None:
-    report = report_on(15 * MS, 2, first_step, ranks=64, buckets=20)
+def test_64_ranks_of_20_buckets_are_judged_on_all_of_a_thousand_steps() -> None:
+    """Of every second step alone it would look late in all, or in none."""
+    report = report_on(15 * MS, 2, 1, ranks=64, buckets=20)
     verdict = report.verdict
     assert (verdict.kind, verdict.rank, verdict.phase) == (VerdictKind.SLOW_RANK, 2, "forward")
     assert (verdict.pattern, verdict.steps_used) == (Pattern.INTERMITTENT, 999)

@@ -1,13 +1,36 @@
-"""Runs one framework's program on one rank, several times in one process: what starts slowly starts once."""
+"""Runs one framework's program on two ranks, several times in one process each: what starts slowly starts once."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from tests.attach.driver import _run
+
+FIRST = {
+    "transformers": "transformers.trainer", "lightning": "lightning.pytorch", "accelerate": "accelerate",
+    "deepspeed": "torch",
+}  # fmt: skip
+"""What is imported before there are two: by framework, what takes long, and leaves no thread."""
+
+
+def start(framework: str) -> int:
+    """Becomes both ranks, and ends when both have, with what ended badly."""
+    importlib.import_module(FIRST[framework])
+    other = os.fork()
+    if not other:
+        os.environ.update(RANK="1", LOCAL_RANK="1")
+        try:
+            os._exit(main())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    code = main()
+    return code or os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
 
 
 def main() -> int:

@@ -127,9 +127,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     }  # fmt: skip
     plan = {name: {**common, **each, "port": port} for (name, each), port in zip(runs.items(), ports[1:], strict=True)}
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    before = "from tests.attach.framework_ranks import main; raise SystemExit(main())"
-    done = run(*(make_rank(rank, 2, ports[0], ["plan.json"], before=before) for rank in (0, 1)), cwd=folder)
-    assert [each.code for each in done] == [0, 0], [each.err for each in done]
+    before = f"from tests.attach.framework_ranks import start; raise SystemExit(start({request.param!r}))"
+    (done,) = run(make_rank(0, 2, ports[0], ["plan.json"], before=before), cwd=folder)
+    assert done.code == 0, done.err
     ranks = [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
     return Trained(request.param, framework, folder, ranks)
 

@@ -28,7 +28,7 @@ from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_USAGE, DistprofError, UsageError
 from distprof.facts.run import Run
 from tests.factories import MS, make_run
-from tests.faults.forked import Command, run
+from tests.faults.forked import Command, run, run_python
 
 TINY = Workload(train="gpt2_tiny", ranks=1, steps=3, strategy="single", overrides=("train.seq_len=8",))
 
@@ -177,6 +177,7 @@ def test_fault_30_the_cost_of_a_phase_is_measured_and_below_its_bound(tmp_path: 
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "list_conditions", lambda: [BARE, TORCH_PROFILER])
+    monkeypatch.setattr("distprof.cli.bench.overhead._launch", run_python)
     options = ["--ranks", "1", "--steps", "3", "--repeats", "1", "--json", str(tmp_path / "found.json")]
     assert run_verb(["bench", "overhead", *options, "train.seq_len=8"]) == 0
     shown, names = capsys.readouterr().out, ["bare", "torch.profiler"]

@@ -24,7 +24,8 @@ from distprof.report.sweep_report import SweepReport
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import read_sweep, write_sweep
 from tests.faults.run_folder import make_late_run, write_run
-from tests.ranks import REPOSITORY, run_alone
+from tests.forked_ranks import fork_alone
+from tests.ranks import REPOSITORY
 
 TINY = ("train=gpt2_tiny", "logger=none", "hydra.sweep.dir=swept", "device=cpu")
 
@@ -177,7 +178,7 @@ def test_a_real_sweep(tmp_path: Path) -> None:
         "train.precision=fp32,tf32",
         "hardware.peak=none",
     )
-    done = run_alone(["--multirun", *TINY, *own], tmp_path)
+    done = fork_alone(["--multirun", *TINY, *own], tmp_path)
     assert done.returncode == EXIT_PARTIAL, done.stdout + done.stderr
     assert [job.status for job in read_sweep(tmp_path / "swept").jobs] == ["completed", "refused"]
     run = read_run(tmp_path / "swept/jobs/001")

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +39,8 @@ class Command:
     stderr: str = "file"
     before: str = ""
     """Python code that runs first, in the same process."""
+    module: str = "distprof"
+    """What ``python -m`` would run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,16 @@ class Started:
             time.sleep(0.01)
         return self.read()
 
+    def wait(self, timeout: float = LIMIT_S) -> int:
+        """Waits for its end and returns its exit code.
+
+        Raises:
+            TimeoutError: It is still running.
+        """
+        self.communicate(timeout)
+        assert self.returncode is not None
+        return self.returncode
+
     def read(self) -> tuple[str, str]:
         """Its output so far."""
         return _read(f"{self._place}.1"), _read(f"{self._place}.2")
@@ -98,7 +113,7 @@ def start(*commands: Command, cwd: Path) -> list[Started]:
         {
             "arguments": list(command.arguments), "environment": make_environment(**command.environment),
             "streams": [command.stdout, command.stderr], "cwd": str(cwd), "place": f"{place}/",
-            "before": command.before,
+            "before": command.before, "module": command.module,
         }
         for command, place in zip(commands, places, strict=True)
     ]  # fmt: skip
@@ -136,6 +151,14 @@ def run(*commands: Command, cwd: Path) -> list[Done]:
     return ended
 
 
+def run_python(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run`` returns for ``PYTHON -m MODULE ARGUMENTS``, in the environment of this process."""
+    assert list(command[:2]) == [sys.executable, "-m"]
+    own = Command(module=command[2], arguments=command[3:], environment=dict(os.environ))
+    (done,) = run(own, cwd=cwd or Path.cwd())
+    return subprocess.CompletedProcess(list(command), done.code, done.out, done.err)
+
+
 def _read(path: str) -> str:
     return Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).exists() else ""
 
@@ -167,6 +190,7 @@ def _start() -> Connection:
 def _serve(connection: Connection) -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
     import numpy.random  # noqa: F401
+    import torch
 
     import distprof.cli.doctor.command
     import distprof.cli.parser
@@ -181,6 +205,9 @@ def _serve(connection: Connection) -> None:
         "hydra.run.dir=.",
     ]  # the first parse fills Hydra's tables: a forked one has them
     compose(read_request(warming), launched=False, arguments=warming)
+    gc.collect()
+    if not hasattr(torch._C._dynamo.eval_frame, "skip_code"):  # for torch 2.6 distprof looks for its own functions
+        gc.freeze()  # or each fork looks at all of this again, and copies the pages on which it lies
     while True:
         try:
             what, about = connection.recv()
@@ -222,9 +249,12 @@ def _call(asked: dict[str, Any]) -> int:
                 setattr(sys, name, stream)
         sys.argv = ["distprof", *asked["arguments"]]
         exec(asked["before"], {})
-        from distprof.__main__ import main
+        if asked["module"] == "distprof":  # which was imported before
+            from distprof.__main__ import main
 
-        main()
+            main()
+        else:
+            runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as leaving:
         code = leaving.code

@@ -59,8 +59,8 @@ CASES = {
     "killed": Hang(f"{UNSAID}it is gone (killed, aborted, or left by os._exit); last seen in step 3, outside its "
                    "phases", "gone"),
     "lock": Hang(f"{STALLED}{UNSAID}it does not answer, in code that does not release Python's lock; last seen in "
-                 "step 3, outside its phases, at hangs.py:{} match_title", "silent",
-                 ("match_title", "misbehave", "<module>")),
+                 "step 3, outside its phases, at hangs.py:{} lock_twice", "silent",
+                 ("lock_twice", "misbehave", "<module>")),
     "message": Hang(f"{STALLED}the ranks wait for each other: rank 0 in all_reduce 1 of step 3 (default group), at "
                     "hangs.py:{} <module>; rank 1 in recv from rank 0, at hangs.py:{} misbehave", "stands",
                     ("misbehave", "<module>")),

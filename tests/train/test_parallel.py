@@ -17,8 +17,7 @@ from distprof.config.schema import Config
 from distprof.errors import UsageError
 from distprof.storage.run_folder import read_run
 from distprof.train.strategy import require_torch
-from tests.forked_ranks import fork_alone
-from tests.ranks import run_ranks
+from tests.forked_ranks import fork_alone, fork_ranks
 from tests.render.files.perfetto_file import read_timeline
 
 SCALES = "scale_grads" in inspect.signature(pipelining.Schedule1F1B).parameters
@@ -32,7 +31,7 @@ QUICK = (
 def test_stages_and_tensor_parallel_ranks_have_the_losses_of_one_process(tmp_path: Path) -> None:
     alone = fork_alone([*QUICK, "strategy=single", "run_dir=whole"], tmp_path)
     assert alone.returncode == 0, alone.stderr
-    cut = run_ranks(4, [*QUICK, "parallel.pp=2", "parallel.tp=2", "run_dir=cut"], tmp_path, OMP_NUM_THREADS="1")
+    cut = fork_ranks(4, [*QUICK, "parallel.pp=2", "parallel.tp=2", "run_dir=cut"], tmp_path)
     assert cut.returncode == 0, cut.stderr
     whole, run = (read_run(tmp_path / name) for name in ("whole", "cut"))
     assert whole.meta.strategy == "single" and run.meta.strategy == "pp 2 x tp 2"

@@ -60,12 +60,13 @@ def make_job(
 def sample(run: Run, cards: list[ScriptedCard], seed: int = 0) -> Run:
     """The run with what a scripted NVML says, whose clocks vary by half a percent from sample to sample."""
     random, gpus = np.random.default_rng(seed), []
+    duration_s = float(run.column("anchor_host_ns").max() - BEGIN_NS) / 1e9
     for card in cards:
         clock = HandClock(BEGIN_NS - 10**9)
         usual_mhz = card.sm_clock_mhz
         nvml = make_scripted_nvml({"GPU-x": card}, clock)
         nvml.nvmlDeviceGetClockInfo = lambda card, kind, mhz=usual_mhz: round(mhz * random.uniform(0.995, 1.005))
-        times_ns = clock.now_ns + np.arange(80) * int(WINDOW_S * 1e9)
+        times_ns = clock.now_ns + np.arange(int(duration_s / WINDOW_S) + 8) * int(WINDOW_S * 1e9)
         gpus.append(record_gpu(nvml, card, clock, times_ns.tolist(), WINDOW_S))
     return dataclasses.replace(run, gpus=tuple(gpus))
 
@@ -129,9 +130,9 @@ def draw_case(seed: int) -> tuple[str, int, ClockLimit, Report]:
 
 
 @pytest.mark.slow
-def test_causes_are_named_where_they_are_and_nowhere_else_in_200_random_jobs() -> None:
+def test_causes_are_named_where_they_are_and_nowhere_else_in_100_random_jobs() -> None:
     seen: dict[str, int] = dict.fromkeys(CASES, 0)
-    for seed in range(200):
+    for seed in range(100):
         case, slow, limit, report = draw_case(seed)
         seen[case] += 1
         verdict = report.verdict
@@ -143,7 +144,7 @@ def test_causes_are_named_where_they_are_and_nowhere_else_in_200_random_jobs() -
         else:
             assert verdict.throttled is None, (seed, case, verdict)
             assert "throttled" not in describe_verdict(report)
-    assert min(seen.values()) >= 15 and seen["throttled"] >= 60
+    assert min(seen.values()) >= 7 and seen["throttled"] >= 35
 
 
 def test_a_clock_that_falls_in_mid_run_is_read_where_the_rank_is_slow() -> None:

@@ -21,6 +21,8 @@ from distprof.report.report import Report
 from distprof.report.wait_report import CauseReport, Causes, Estimate, VerdictKind
 from tests.benchmarks.live.test_bench_live_truth import CALM_JOB, LATE, LATE_JOB, make_half
 from tests.factories import MS, make_run
+from tests.faults.forked import Command, Started, start
+from tests.ranks import find_ports, tell_rank
 
 SURE = Estimate(value=0.05, low=0.04, high=0.06)
 WITHOUT_CAUSES = analyze(make_run())
@@ -214,8 +216,18 @@ def test_a_damaged_truth_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tiny_jobs_of_every_loop_are_kept_and_judged_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tiny_jobs_of_every_loop_are_kept_and_judged_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one set of processes; nothing is asserted about the answers, which so few steps on a busy machine decide."""
+
+    def fork(number: int, jobs_path: Path) -> list[Started]:
+        (port,) = find_ports(1)
+        told = (tell_rank(rank, number, port) for rank in range(number))
+        ranks = (Command(module=live_ranks.MODULE, arguments=[str(jobs_path)], environment=each) for each in told)
+        return start(*ranks, cwd=tmp_path)
+
+    monkeypatch.setattr(live_ranks, "_start", fork)
     kept = tmp_path / "kept"
     arguments = ["--runs", "1", "--sizes", "20", "--ranks", "2", "--steps", "3", "--pairs", "4", "--seed", "9"]
     assert main(["live", *arguments, "--keep", str(kept), "--keep-all"]) == 0
@@ -227,8 +239,8 @@ def test_tiny_jobs_of_every_loop_are_kept_and_judged_again(tmp_path: Path, capsy
         assert [len(half) for half in truth.halves] == [4, 4]
         delayed = [delayed for half in truth.halves for delayed, _ in half]
         assert sum(delayed) == 4
-        outcome = live_command.judge_folder(path)
-        assert outcome.job == truth.job and outcome.cost is not None
+    outcome = live_command.judge_folder(path)
+    assert outcome.job == truth.job and outcome.cost is not None
     assert main(["live", "--again", str(kept)]) == 0
     again = capsys.readouterr()
     assert sorted(again.out.splitlines()) == sorted(first.out.splitlines())

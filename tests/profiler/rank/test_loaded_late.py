@@ -36,18 +36,30 @@ def run(*program: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_session_begins_without_what_only_its_end_needs(tmp_path: Path) -> None:
+def test_a_session_begins_without_what_only_its_end_needs_and_reports_when_python_ends(tmp_path: Path) -> None:
+    """Its report is loaded then, when no thread pool can be made any more; and a distributed checkpoint is found where
+    the script imports it."""
     program = """
 import sys
 import torch
 before = {name for name in sys.modules if name.startswith("torch.distributed.checkpoint")}
 import distprof
-session = distprof.start("mine")
+session = distprof.start("mine", run_dir="run", warmup_steps=0)
 session.find_steps()
 print(*(set(sys.modules) - before))
-session.close()
+from torch.distributed.checkpoint import save
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if number == 1:
+        save({"weight": model.weight}, checkpoint_id="saved", no_dist=True)
 """
     assert not LATE & set(run("-c", program, folder=tmp_path).split())
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["coverage"]["steps_measured"] > 0 and (tmp_path / "run" / "report.html").exists()
+    assert "checkpoint" in json.dumps(report["between"])
 
 
 @pytest.mark.slow
@@ -78,42 +90,6 @@ dist.destroy_process_group()
     assert not {name for name in watched - plain if name.startswith(HEAVY)}
     wrapped = {Path(word).name for word in watched - plain if "/distprof/" in word}
     assert wrapped == {"collective_watch.py", "instrumentation.py"}
-
-
-@pytest.mark.slow
-def test_a_session_that_is_left_open_reports_when_python_ends(tmp_path: Path) -> None:
-    """Its report is loaded then, when no thread pool can be made any more."""
-    program = """
-import distprof
-profiler = distprof.start("mine", run_dir="run", warmup_steps=0)
-for _ in profiler.steps(range(3)):
-    pass
-"""
-    run("-c", program, folder=tmp_path)
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["coverage"]["steps_measured"] == 3 and (tmp_path / "run" / "report.html").exists()
-
-
-@pytest.mark.slow
-def test_a_distributed_checkpoint_is_found_where_the_script_imports_it(tmp_path: Path) -> None:
-    program = """
-import torch
-import distprof
-profiler = distprof.start("mine", run_dir="run", warmup_steps=0)
-profiler.find_steps()
-from torch.distributed.checkpoint import save
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for number in range(4):
-    model(torch.ones(2, 4)).sum().backward()
-    optimizer.step()
-    if number == 1:
-        save({"weight": model.weight}, checkpoint_id="saved", no_dist=True)
-profiler.close()
-"""
-    run("-c", program, folder=tmp_path)
-    stretches = json.loads((tmp_path / "run" / "report.json").read_text())["between"]
-    assert "checkpoint" in json.dumps(stretches)
 
 
 @pytest.mark.parametrize(
