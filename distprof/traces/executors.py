@@ -92,9 +92,7 @@ def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
         except DistprofError as error:
             refused = error
         except CancelledError:
-            refused = DataError(
-                f"--executor {spec}: its scheduler is gone, and the work with it: start it again"
-            )
+            refused = DataError(f"--executor {spec}: its scheduler is gone, and the work with it: start it again")
         except ImportError as error:
             refused = UsageError(f"--executor {spec}: here or on its workers, a package is missing: {error}")
     if refused is not None:
@@ -107,7 +105,8 @@ def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
 def _open_dask(address: str) -> Iterator[_Engine]:
     from distributed import Client, KilledWorker
 
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what goes wrong is said in one line
+    for name in ("distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said in one line
     with Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         yield client.get_executor(pure=False), (KilledWorker,)
 
