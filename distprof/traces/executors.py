@@ -7,10 +7,11 @@ engine to run its task again; what is lost even so is submitted again, a few tim
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 from distprof.error_boundary import ErrorBoundary
@@ -90,6 +91,8 @@ def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
                 yield engine
         except DistprofError as error:
             refused = error
+        except CancelledError:
+            refused = DataError(f"--executor {spec}: its scheduler is gone, and the work with it: start it again")
         except ImportError as error:
             refused = UsageError(f"--executor {spec}: here or on its workers, a package is missing: {error}")
     if refused is not None:
@@ -102,6 +105,8 @@ def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
 def _open_dask(address: str) -> Iterator[_Engine]:
     from distributed import Client, KilledWorker
 
+    for name in ("distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said in one line
     with Client(address, timeout=CONNECT_S, set_as_default=False) as client:
         yield client.get_executor(pure=False), (KilledWorker,)
 
