@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.frozen import freeze_imported
+
 # Before NumPy and torch are imported, and for every process that tests start: threads of several processes that wait
 # for one another on few cores make the tests take twice as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -51,6 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))
+
+
+def pytest_collection_finish() -> None:
+    """What the tests import stays."""
+    freeze_imported()
 
 
 @functools.cache

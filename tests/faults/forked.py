@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import os
 import runpy
 import signal
@@ -23,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.frozen import freeze_imported
 from tests.ranks import find_ports, make_environment, prepare_server, tell_rank
 
 LIMIT_S = 240.0
@@ -190,7 +190,6 @@ def _start() -> Connection:
 def _serve(connection: Connection) -> None:
     """The process that forks. Training imports the rest of what is listed only when it is under way."""
     import numpy.random  # noqa: F401
-    import torch
 
     import distprof.cli.doctor.command
     import distprof.cli.parser
@@ -205,9 +204,7 @@ def _serve(connection: Connection) -> None:
         "hydra.run.dir=.",
     ]  # the first parse fills Hydra's tables: a forked one has them
     compose(read_request(warming), launched=False, arguments=warming)
-    gc.collect()
-    if not hasattr(torch._C._dynamo.eval_frame, "skip_code"):  # for torch 2.6 distprof looks for its own functions
-        gc.freeze()  # or each fork looks at all of this again, and copies the pages on which it lies
+    freeze_imported()
     while True:
         try:
             what, about = connection.recv()
