@@ -55,6 +55,8 @@ def _name_rank(cause: PipelineCause) -> int | None:
 def _name_cause(cause: PipelineCause) -> Cause | None:
     if cause.kind is PipelineCauseKind.SLOW_LINK:
         return Cause.NETWORK
+    if cause.alone and cause.phase == Phase.OTHER:
+        return Cause.BETWEEN
     if cause.phase is not None:
         return CAUSES.get(Phase(cause.phase))
     return None if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES else Cause.COMPUTE

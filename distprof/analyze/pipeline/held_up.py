@@ -33,7 +33,8 @@ LEAST_LATE_RATIO = 0.01
 FEWEST_BATCHES = 3
 """Of which one can differ from the others."""
 BEFORE = (Phase.DATA,)
-"""What a rank does before the first forward; the rest it does after it."""
+"""What a rank does before the first forward, and, where there is one replica, between two steps; the rest it does
+after it."""
 
 
 def detect_held_up(
@@ -126,8 +127,11 @@ def _describe_part(
     more_ns = float(midmean(excess_ns[:, replica, stage]))
     usual_ns = float(np.median(own_ns[:, replica, stage])) - more_ns
     rows = thread.gap & (found.replica == replica) & (found.stage == stage)
-    if phase not in (Phase.OTHER, *PHASES_OF.values()):
-        rows &= thread.before if phase in BEFORE else ~thread.before
+    alone = recorded.shape[1] == 1
+    if phase in BEFORE or (alone and phase is Phase.OTHER):
+        rows &= thread.before
+    elif phase not in (Phase.OTHER, *PHASES_OF.values()):
+        rows &= ~thread.before
     work_ns = recorded.graph.work_ns.copy()
     step = recorded.graph.step[rows]
     whole_ns = np.bincount(step, weights=work_ns[rows], minlength=len(own_ns))
@@ -136,5 +140,5 @@ def _describe_part(
     return PipelineCandidate(
         kind=PipelineCauseKind.HELD_UP, replica=replica, stage=stage, what=str(phase), phase=phase,
         more_ratio=more_ns / max(usual_ns, 1.0), steps_count=len(own_ns), late_ns=more_ns,
-        alone=recorded.shape[1] == 1, excess=excess_ns[:, replica, stage], work_ns=work_ns,
+        alone=alone, excess=excess_ns[:, replica, stage], work_ns=work_ns,
     )  # fmt: skip

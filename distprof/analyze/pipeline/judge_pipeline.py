@@ -22,11 +22,11 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
-from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_counted_between
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray, Phase
+from distprof.facts.run import Clock, FloatArray, IntArray, Phase
 from distprof.report.operations_report import PipelineCause
 from distprof.report.pipeline_report import MOST_ERROR_RATIO
 
@@ -118,8 +118,11 @@ def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArr
 def _measure_parts(
     measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded, thread: ThreadGraph
 ) -> Mapping[Phase, FloatArray]:
-    """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data,
-    and what is none of the others, with equals to compare it with, is other."""
+    """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data.
+
+    What is none of the others is other, where ranks have equals to compare it with; of a single replica, whose stages
+    have different things to do between their operations, only what lies between two steps.
+    """
 
     def read(name: str) -> FloatArray:
         values: FloatArray = measured_steps.run.column(name)[np.ix_(frame.position, frame.at)]
@@ -127,7 +130,9 @@ def _measure_parts(
 
     parts = {phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS}
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
-    if recorded.shape[1] > 1:  # other stages have other things to do between their operations
+    if recorded.shape[1] == 1:
+        parts[Phase.OTHER] = _measure_between(measured_steps, frame).reshape(recorded.shape)
+    else:
         gap_ns = np.bincount(
             recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
             minlength=int(np.prod(recorded.shape)),
@@ -143,3 +148,18 @@ def _measure_parts(
             )
         parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
     return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}
+
+
+def _measure_between(measured_steps: MeasuredSteps, frame: StepFrame) -> FloatArray:
+    """From the end of the step before to the begin of each, without waiting and without getting data, ``[num_steps,
+    num_workers]``; a rank's median where it is not known, as after a step that does not count."""
+    run = measured_steps.run
+    own_ns = np.full(run.rows.shape[:2], np.nan)
+    own_ns[:, 1:] = measure_counted_between(measured_steps, Clock.HOST)
+    for name in ("between_wait_host_ns", "between_data_host_ns"):
+        own_ns -= np.nan_to_num(run.column(name))
+    chosen: FloatArray = np.maximum(own_ns[np.ix_(frame.position, frame.at)].T, 0.0)
+    known = np.isfinite(chosen)
+    if not known.any(axis=0).all():
+        return np.zeros_like(chosen)
+    return np.asarray(np.where(known, chosen, np.nanmedian(chosen, axis=0)))

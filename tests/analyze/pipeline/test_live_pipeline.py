@@ -38,6 +38,8 @@ class Job:
     noise_ratio: float = 0.03
     longer: Lasting = lambda rank, step, kind, batch: 0.0
     data_ns: Callable[[int, int], float] = lambda rank, step: 0.2 * MS
+    between_ns: Callable[[int, int], float] = lambda rank, step: 0.0
+    """From the end of the step before."""
     transfer_ns: Callable[[int, int], float] = lambda source, target: 0.2 * MS
     meets: bool = True
     sizes: Callable[[int, int, int], float] = lambda replica, step, batch: 1.0
@@ -56,6 +58,8 @@ def play(job: Job, seed: int = 0) -> Run:
     arrival, left = (np.zeros((ranks, STEPS)) for _ in range(2))
     for step in range(STEPS):
         for rank in range(ranks):
+            if between_ns := job.between_ns(rank, step):
+                now_ns[rank] += between_ns * draws.lognormal(0, job.noise_ratio)
             begins[rank, step] = now_ns[rank]
             data[rank, step] = job.data_ns(rank, step) * draws.lognormal(0, job.noise_ratio)
             now_ns[rank] += data[rank, step]
@@ -194,6 +198,27 @@ def test_a_rank_late_with_its_data_is_named_and_its_cost_is_that_of_really_remov
     assert lost.value == pytest.approx(measure_saved(job, Job(replicas=2, stages=2)), rel=0.1)
     assert found.causes is not None and found.causes.causes[0].rank == 3
     assert next(item.change for item in found.what_if) == "rank 3 at normal speed"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_rank_late_between_steps_is_named_and_its_cost_is_that_of_really_removing_it(replicas: int) -> None:
+    job = Job(replicas=replicas, stages=4 // replicas, between_ns=lambda rank, step: (12 if rank == 1 else 0.2) * MS)
+    found = analyze(play(job))
+    assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 0, 1)]
+    assert found.verdict.rank == 1
+    lost = found.verdict.lost_ratio
+    assert lost is not None
+    without = dataclasses.replace(job, between_ns=lambda rank, step: 0.2 * MS)
+    assert lost.value == pytest.approx(measure_saved(job, without), rel=0.1)
+    if replicas == 1:
+        assert found.verdict.cause is Cause.BETWEEN
+        assert found.verdict.late_ns == pytest.approx(11.8 * MS, rel=0.05)
+        assert "ms longer than the other stages between steps" in describe_verdict(found)
+
+
+def test_a_rank_that_does_little_more_between_steps_than_others_is_not_named() -> None:
+    for seed in range(3):
+        assert list_causes(report(seed, between_ns=lambda rank, step: (0.5 + 0.3 * (rank == 0)) * MS)) == []
 
 
 def test_a_rank_slow_in_all_micro_batches_is_told_from_its_stage_by_the_other_replica() -> None:
