@@ -68,19 +68,23 @@ def join_readers() -> None:
 def test_the_page_s_process_starts_when_somebody_asks_and_again_when_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = f'asked=$(head -c 1); echo x >> {tmp_path}/starts; echo "[1, \\"$asked\\"]"; printf cut'
+    program = f"asked=$(head -c 1); while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo x >> {tmp_path}/starts; "
+    program += 'echo "[1, \\"$asked\\"]"; printf cut'
     monkeypatch.setattr(sys, "executable", write_program(tmp_path / "python", program))
     at_s = [100.0]
     feed = LiveFeed(tmp_path, now_s=lambda: at_s[0])
     assert not (tmp_path / "starts").exists()
     assert json.loads(feed.read()) == {"view": None, "age_s": 0.0, "problem": ""}
+    (tmp_path / "go").touch()
     join_readers()
     assert feed._view is not None
     feed._view.process.wait(60)
     at_s[0] += AGAIN_S - 1
     assert json.loads(feed.read()) == {"view": [1, "?"], "age_s": AGAIN_S - 1, "problem": ""}
     at_s[0] += 1
+    (tmp_path / "go").unlink()
     assert json.loads(feed.read())["view"] is None  # of the process that has just been started
+    (tmp_path / "go").touch()
     join_readers()
     assert json.loads(feed.read())["age_s"] == 0.0 and (tmp_path / "starts").read_text() == "x\nx\n"
     feed.close()
