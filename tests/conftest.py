@@ -11,11 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.frozen import freeze_imported
+
+if TYPE_CHECKING:
+    from fsspec.implementations.memory import MemoryFileSystem
 
 # Before NumPy and torch are imported, and for every process that tests start: threads of several processes that wait
 # for one another on few cores make the tests take twice as long.
@@ -42,6 +46,17 @@ def _torch_is_left_as_it_was() -> Iterator[None]:
     torch_distributed = sys.modules.get("torch.distributed")
     if torch_distributed is not None and torch_distributed.is_available():
         assert "distprof" not in torch_distributed.all_reduce.__code__.co_filename
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryFileSystem]:
+    """What is behind ``memory://`` URLs; empty again after the test."""
+    import fsspec  # where it is loaded, readers of traces are spawned, not forked
+
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

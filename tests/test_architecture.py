@@ -21,7 +21,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 
 ROOMS: tuple[str, ...] = (
-    "errors", "error_boundary", "facts world compiling patching", "report config", "storage",
+    "errors", "error_boundary", "facts world compiling patching child_process", "report config", "storage",
     "record traces modules observe", "analyze",
     "render", "profiler", "train", "attach", "cli", "__main__",
 )  # fmt: skip

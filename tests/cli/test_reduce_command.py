@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from tests.traces.test_join_cycles import write_cycle
 from tests.traces.test_load_run import make_run_folder, make_traces
 
 RANKS = 6
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryFileSystem]:
-    system = fsspec.filesystem("memory")
-    yield system
-    system.store.clear()
-    system.pseudo_dirs[:] = [""]
 
 
 def report(out: Path, *arguments: object, code: int = EXIT_OK) -> Any:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -20,14 +18,6 @@ class _Broken(MemoryFileSystem):  # type: ignore[misc]
 
     def info(self, path: str, **options: Any) -> Any:
         raise RuntimeError("no credentials\nand a page of details")
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryFileSystem]:
-    system = fsspec.filesystem("memory")
-    yield system
-    system.store.clear()
-    system.pseudo_dirs[:] = [""]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,10 @@ def detect_slow_loader(cycles: SyncCycles, unexplained: Unexplained) -> tuple[li
         return [], unexplained
     measured_steps = unexplained.measured_steps
     taken_ns = take_columns(measured_steps, _WAITS, cycles.positions, cycles.steps, cycles.tail_phases)
+    if not taken_ns.any():
+        return [], unexplained
     loads = [_read_load(measured_steps.run, position, cycles.steps) for position in cycles.positions.tolist()]
-    if not taken_ns.any() or None in loads:
+    if None in loads:
         return [], unexplained
     known = [load for load in loads if load is not None]
     for row, load in enumerate(known):

@@ -33,8 +33,7 @@ LEAST_LATE_RATIO = 0.01
 FEWEST_BATCHES = 3
 """Of which one can differ from the others."""
 BEFORE = (Phase.DATA,)
-"""What a rank does before the first forward, and, where there is one replica, between two steps; the rest it does
-after it."""
+"""What a rank does before the first forward; the rest it does after it."""
 
 
 def detect_held_up(
@@ -128,7 +127,7 @@ def _describe_part(
     usual_ns = float(np.median(own_ns[:, replica, stage])) - more_ns
     rows = thread.gap & (found.replica == replica) & (found.stage == stage)
     alone = recorded.shape[1] == 1
-    if phase in BEFORE or (alone and phase is Phase.OTHER):
+    if phase in BEFORE or (alone and phase is Phase.OTHER):  # which then is the time between steps
         rows &= thread.before
     elif phase not in (Phase.OTHER, *PHASES_OF.values()):
         rows &= ~thread.before

@@ -22,7 +22,7 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
-from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_counted_between
+from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.operations import NUMBERS, Kind
@@ -153,11 +153,8 @@ def _measure_parts(
 def _measure_between(measured_steps: MeasuredSteps, frame: StepFrame) -> FloatArray:
     """From the end of the step before to the begin of each, without waiting and without getting data, ``[num_steps,
     num_workers]``; a rank's median where it is not known, as after a step that does not count."""
-    run = measured_steps.run
-    own_ns = np.full(run.rows.shape[:2], np.nan)
-    own_ns[:, 1:] = measure_counted_between(measured_steps, Clock.HOST)
-    for name in ("between_wait_host_ns", "between_data_host_ns"):
-        own_ns -= np.nan_to_num(run.column(name))
+    own_ns = measure_own_between(measured_steps, Clock.HOST)
+    own_ns -= np.nan_to_num(measured_steps.run.column("between_data_host_ns"))
     chosen: FloatArray = np.maximum(own_ns[np.ix_(frame.position, frame.at)].T, 0.0)
     known = np.isfinite(chosen)
     if not known.any(axis=0).all():

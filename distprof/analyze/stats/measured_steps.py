@@ -131,6 +131,16 @@ def measure_counted_between(measured_steps: MeasuredSteps, clock: Clock) -> Floa
     return between_ns
 
 
+def measure_own_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
+    """From the end of the step before to the begin of each, without waiting, ``[num_ranks, num_steps]``; NaN: as in
+    `measure_counted_between`."""
+    run = measured_steps.run
+    own_ns = np.full(run.rows.shape[:2], np.nan)
+    waits_ns = np.nan_to_num(run.column("between_wait_host_ns")[:, 1:])
+    own_ns[:, 1:] = np.maximum(measure_counted_between(measured_steps, clock) - waits_ns, 0)
+    return own_ns
+
+
 def measure_between(rows: FloatArray, clock: Clock) -> FloatArray:
     """From the end of each row's step to the begin of the next row's, ``[num_ranks, num_steps - 1]``; NaN: not known,
     or the two steps do not follow each other.

@@ -11,7 +11,7 @@ from distprof.analyze.stats.measured_steps import (
     MeasuredSteps,
     choose_measured_steps,
     hides_waits,
-    measure_counted_between,
+    measure_own_between,
     read_timing,
     subtract_exposed,
     sum_exposed,
@@ -153,11 +153,9 @@ def _measure_excess(
 
 def _read_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
     """Own time from the step before to each step, ``[num_ranks, num_steps]``; 0: not known, as on the device clock."""
-    run = measured_steps.run
-    own_ns = np.zeros(run.rows.shape[:2])
-    if clock is Clock.HOST:
-        waits_ns = np.nan_to_num(run.column("between_wait_host_ns")[:, 1:])
-        own_ns[:, 1:] = np.maximum(np.nan_to_num(measure_counted_between(measured_steps, clock)) - waits_ns, 0)
+    if clock is not Clock.HOST:
+        return np.zeros(measured_steps.run.rows.shape[:2])
+    own_ns: FloatArray = np.nan_to_num(measure_own_between(measured_steps, clock))
     return own_ns
 
 

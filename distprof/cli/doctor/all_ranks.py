@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import statistics
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from rich.table import Table
 from distprof import __version__
 from distprof.cli.doctor.check_result import MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
-from distprof.cli.doctor.suspects import GRACE_S, JOIN_S, end_now
+from distprof.cli.doctor.suspects import GRACE_S, join_ranks
 from distprof.cli.options import require_folder, write_figures
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError, read_first_line
@@ -46,7 +45,7 @@ WALL_CLOCK_S = 0.1
 """Wall clocks that are further apart than this make logs of two hosts hard to read together."""
 SLOW_LINK_RATIO = 0.5
 """A link that is so much slower than the median one is an odd one."""
-LONGEST_VALUE, LONGEST_TEXT = 120, 400
+LONGEST_VALUE = 120
 Results = Sequence[MachineResult]
 
 
@@ -66,13 +65,13 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
 
     Args:
         options: Of the verb.
-        run_checks: All checks of a single host, by subject.
+        run_checks: All checks of a single host, by subject, without secrets.
 
     Raises:
         DistprofError: A rank has gone or does not answer, or it was not started with torchrun.
     """
     from distprof.record.hosts.host_comparison import exchange_facts
-    from distprof.world import join, leave, read_identity
+    from distprof.world import read_identity
 
     identity = read_identity()
     if not identity.launched:
@@ -81,17 +80,12 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
     if identity.rank == 0:
         require_folder(file)
     own = _describe(gather_facts(options.runs_dir), run_checks) if identity.local_rank == 0 else None
-    world = join(identity, device="cpu", backend="gloo", timeout_s=JOIN_S)
-    timer = threading.Timer(GRACE_S, end_now, [world.rank, "the hosts were not compared in time"])
-    timer.daemon = True
-    timer.start()
-    try:
-        told = exchange_facts(world, own)
-    except RuntimeError as error:
-        raise DistprofError(f"the hosts were not compared: {read_first_line(error)}") from error
-    finally:
-        leave()
-        timer.cancel()
+    late = "the hosts were not compared in time"
+    with join_ranks(identity, device="cpu", backend="gloo", limit_s=GRACE_S, late=late) as world:
+        try:
+            told = exchange_facts(world, own)
+        except RuntimeError as error:
+            raise DistprofError(f"the hosts were not compared: {read_first_line(error)}") from error
     if world.rank:
         return EXIT_OK
     hosts = {host: found for host, found in zip(told.hosts, told.facts, strict=True) if found is not None}
@@ -119,12 +113,7 @@ def _describe(facts: Facts, run_checks: Callable[[Facts], Mapping[str, Results]]
     known = {name: clean_text(mask(value, secrets), LONGEST_VALUE) for name, value in list_facts(facts).items()}
     found = [each for results in run_checks(facts).values() for each in results]
     serious = [asdict(each) for each in found if each.state in (State.WARNING, State.PROBLEM)]
-    return {
-        "facts": known,
-        "checks": [
-            {name: clean_text(mask(text, secrets), LONGEST_TEXT) for name, text in each.items()} for each in serious
-        ],
-    }
+    return {"facts": known, "checks": serious}
 
 
 def list_facts(facts: Facts, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if options.suspects is not None:
         return probe(options)
     if options.all_ranks:
-        return compare_hosts(options, run_checks)
+        return compare_hosts(options, lambda facts: _clean(run_checks(facts), secret_values()))
     file = options.json if isinstance(options.json, Path) else None
     require_folder(file)
     results = _clean(run_checks(gather_facts(options.runs_dir)), secret_values())

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
+from distprof.child_process import make_child_environment
 from distprof.config.decode import decode
 from distprof.errors import DataError
 from distprof.traces.nsys.nsys_tool import Nsys, find_nsys
@@ -171,12 +172,10 @@ def gather_facts(runs_dir: str, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _start_torch_probe() -> subprocess.Popen[str] | str:
-    own = str(Path(__file__).resolve().parents[3])  # so that the child finds this same distprof, wherever it starts
-    path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
     try:
         return subprocess.Popen(
             [sys.executable, "-m", "distprof.cli.doctor.probe_torch"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, "PYTHONPATH": path},
+            stderr=subprocess.PIPE, text=True, errors="replace", env=make_child_environment(),
         )  # fmt: skip
     except OSError as error:
         return f"Python cannot be started ({error.strerror})"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -22,6 +25,9 @@ from distprof.render.terminal.terminal import render_sections
 from distprof.storage.generations import find_newest
 from distprof.storage.probes_file import write_probes
 from distprof.storage.run_folder import read_meta
+
+if TYPE_CHECKING:  # brings torch with it
+    from distprof.world import Identity, World
 
 JOIN_S = 120.0
 """How long ranks wait for each other at the start: importing torch from a slow disk takes that long."""
@@ -52,7 +58,7 @@ def probe(options: argparse.Namespace) -> int:
         DistprofError: A rank has gone or does not answer, or an option is wrong.
     """
     from distprof.record.hosts.suspect_probe import probe_suspects  # torch
-    from distprof.world import join, leave, read_identity
+    from distprof.world import read_identity
 
     identity = read_identity()
     suspects = read_ranks(options.suspects, "--suspects")
@@ -62,15 +68,9 @@ def probe(options: argparse.Namespace) -> int:
     if identity.rank == 0:  # the only one that writes; other hosts need not have the folders
         require_folder(file)
         _check_run(options.into, identity.world_size)
-    world = join(identity, device="auto", backend="auto", timeout_s=JOIN_S)
-    timer = threading.Timer(options.seconds + GRACE_S, end_now, [world.rank, "the probes did not end in time"])
-    timer.daemon = True
-    timer.start()
-    try:
+    limit_s, late = options.seconds + GRACE_S, "the probes did not end in time"
+    with join_ranks(identity, device="auto", backend="auto", limit_s=limit_s, late=late) as world:
         measured = probe_suspects(world, suspects, references, seconds=options.seconds)
-    finally:
-        leave()
-        timer.cancel()
     if measured is None:
         return EXIT_OK
     report = judge_probes(measured)
@@ -87,6 +87,33 @@ def probe(options: argparse.Namespace) -> int:
     else:
         render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
     return EXIT_OK
+
+
+@contextlib.contextmanager
+def join_ranks(identity: Identity, *, device: str, backend: str, limit_s: float, late: str) -> Iterator[World]:
+    """The process group of all ranks, for as long as it takes; collective.
+
+    Args:
+        identity: This process, as the launcher says.
+        device: As of `distprof.world.join`.
+        backend: Likewise.
+        limit_s: How long it may take; then this process ends itself, whatever it waits for.
+        late: What is said then.
+
+    Raises:
+        DistprofError: A rank does not come.
+    """
+    from distprof.world import join, leave
+
+    world = join(identity, device=device, backend=backend, timeout_s=JOIN_S)
+    timer = threading.Timer(limit_s, _end_now, [world.rank, late])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield world
+    finally:
+        leave()
+        timer.cancel()
 
 
 def _check(suspects: tuple[int, ...], references: tuple[int, ...], size: int) -> None:
@@ -108,7 +135,6 @@ def _check_run(folder: Path | None, size: int) -> None:
         raise UsageError(f"--into {folder}: is a run of {ranks} ranks, and the probes have {size}: start as many")
 
 
-def end_now(rank: int, what: str) -> None:
-    """Ends this process, whatever its other threads wait for."""
+def _end_now(rank: int, what: str) -> None:
     print(f"distprof: rank {rank}: {what}: a rank has gone, or a link is down", file=sys.stderr)
     os._exit(EXIT_FAILED)

@@ -27,6 +27,7 @@ from distprof.render.html.live_view import describe_live
 from distprof.render.terminal.band import LEAST_ABOVE, Band, has_room
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.render.units import clean_text
+from distprof.storage.generations import find_root
 
 GONE = "distprof: live: rank 0 is gone"
 END = b"."
@@ -95,7 +96,7 @@ def _print_lines(watcher: Watcher, folder: Path, parent: Parent, console: Consol
 
 def _show_band(watcher: Watcher, folder: Path, parent: Parent, console: Console) -> None:
     """A screen below what the job prints."""
-    foot = f"everything: distprof report {clean_text(folder, LONGEST_PATH)}"
+    foot = f"everything: distprof report {clean_text(find_root(folder), LONGEST_PATH)}"
     band = Band(_write, lambda: (console.size.width, console.size.height))
     try:
         while True:

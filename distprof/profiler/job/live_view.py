@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from distprof.child_process import make_child_environment
 from distprof.error_boundary import ErrorBoundary
 
 END_LIMIT_S = 1.0
@@ -36,14 +37,12 @@ class LiveView:
         Raises:
             OSError: It cannot be started.
         """
-        own = str(Path(__file__).resolve().parents[3])  # so that it finds this same distprof, wherever the script is
-        path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
         command = [sys.executable, "-P", "-m", "distprof.cli.watch.beside", str(folder.absolute()), str(os.getpid())]
         self._pid = os.getpid()
         self.process = subprocess.Popen(
             [*command, *options], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.DEVNULL, bufsize=0,
             start_new_session=True,  # a launcher that kills the rank's group leaves it time to clear the terminal
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env=make_child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
         )  # fmt: skip
         self._pipe = cast(BinaryIO, self.process.stdin)
         os.set_blocking(self._pipe.fileno(), False)
