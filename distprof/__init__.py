@@ -21,9 +21,17 @@ def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used: reports are made without torch."""
     if name not in _PLACES:
         raise AttributeError(f"module 'distprof' has no attribute {name!r}; there are {', '.join(__all__)}")
+    import gc
     import importlib
 
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    # What is imported stays: to look for garbage meanwhile, among all of torch, would take half as long again.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

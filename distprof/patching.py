@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from inspect import Parameter
 from types import CodeType, ModuleType
@@ -81,6 +81,40 @@ def replace(places: Sequence[Any], name: str, new: Any) -> Callable[[], None]:
                 delattr(place, name) if before is _INHERITED else setattr(place, name, before)
 
     return put_back
+
+
+class Swap:
+    """A replaced attribute of a class that steps aside for a while, unless somebody has replaced it since."""
+
+    def __init__(self, place: type, name: str, new: Any, plain: Any = None) -> None:
+        """Replaces it.
+
+        Args:
+            place: The class.
+            name: Of the attribute.
+            new: What takes its place.
+            plain: What stands there while that is aside. None: what the class has held so far.
+        """
+        self._place, self._name, self._new = place, name, new
+        self._plain = vars(place).get(name) if plain is None else plain  # None: inherited, so that nothing steps aside
+        self._undo = replace([place], name, new)
+
+    def step_aside(self, aside: bool) -> None:
+        """Steps aside, or back; nothing happens if it is so already."""
+        there, instead = (self._new, self._plain) if aside else (self._plain, self._new)
+        if self._plain is not None and vars(self._place).get(self._name) is there:
+            setattr(self._place, self._name, instead)
+
+    def undo(self) -> None:
+        """Puts back what was there first."""
+        self.step_aside(False)
+        self._undo()
+
+
+def step_aside(swaps: Iterable[Swap], aside: bool) -> None:
+    """Several at once."""
+    for swap in swaps:
+        swap.step_aside(aside)
 
 
 def leave_out_of_warnings(*wrappers: Any) -> None:

@@ -39,6 +39,8 @@ class Identity:
     """Whether a launcher started it; otherwise it is rank 0 of 1."""
     restarts: int
     """How often the launcher restarted the job."""
+    restarts_left: int = 0
+    """How often the launcher would start the ranks again if one failed."""
     agent: str | None = None
     """Which of torchrun's agents started this process, the same one for each start of its ranks. None: none did."""
 
@@ -77,8 +79,11 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
     missing = [name for name in names if name not in environment]
     if missing:
         raise UsageError(f"{', '.join(missing)} not set beside RANK or WORLD_SIZE: start the job with torchrun")
-    defaults = {"LOCAL_WORLD_SIZE": environment["WORLD_SIZE"], "TORCHELASTIC_RESTART_COUNT": "0"}
-    rank, size, local_rank, _, local_size, restarts = (
+    defaults = {
+        "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"], "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }  # fmt: skip
+    rank, size, local_rank, _, local_size, restarts, most_restarts = (
         _read_number(name, environment.get(name, defaults.get(name, "")))
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", *defaults)
     )
@@ -89,7 +94,7 @@ def read_identity(environment: Mapping[str, str] = os.environ) -> Identity:
         )
     return Identity(
         rank=rank, local_rank=local_rank, world_size=size, local_world_size=local_size, launched=True,
-        restarts=restarts, agent=_identify_agent(environment),
+        restarts=restarts, restarts_left=max(most_restarts - restarts, 0), agent=_identify_agent(environment),
     )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, find_missing in NEEDS.items():
             if item.get_closest_marker(mark) and (reason := find_missing()):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: {reason}"))
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def pytest_collection_finish() -> None:

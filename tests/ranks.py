@@ -22,6 +22,9 @@ from distprof.world import Identity, World, leave
 REPOSITORY = Path(__file__).resolve().parent.parent
 FREE_PORTS = range(10_000, 32_000)
 """Below those that Linux gives to connections."""
+PORT_SHARES = 8
+"""For as many workers of pytest."""
+_found_ports: set[int] = set()
 PRELOADED = (
     "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "distprof.train.job", "pytest", "hypothesis",
 )  # fmt: skip
@@ -53,15 +56,19 @@ def find_ports(number: int) -> list[int]:
     """Different ports that nobody uses.
 
     They are not among those that the system gives to connections: one of these might take such a port before the job
-    that it is found for listens on it, and then that job would wait in vain.
+    that it is found for listens on it, and then that job would wait in vain. For the same reason no port is found
+    twice, and each worker of pytest looks among its own.
     """
-    draw, found = random.SystemRandom(), set[int]()
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own, draw, found = FREE_PORTS[worker % PORT_SHARES :: PORT_SHARES], random.SystemRandom(), list[int]()
     while len(found) < number:
-        port = draw.choice(FREE_PORTS)
+        port = draw.choice(own)
         with contextlib.suppress(OSError), socket.socket() as held:
             held.bind(("127.0.0.1", port))
-            found.add(port)
-    return list(found)
+            if port not in _found_ports:
+                found.append(port)
+                _found_ports.add(port)
+    return found
 
 
 def tell_rank(rank: int, number: int, port: int) -> dict[str, str]:

@@ -34,7 +34,7 @@ SUB_ROOMS: dict[str, tuple[str, ...]] = {
         "traces summary predict", "causes", "live compare", ".",
     ),
     "record": ("step device", "collectives hosts", "stalls", "gather", "windows", "."),
-    "render": (".", "finding_texts", "sections", "terminal html", "files wandb"),
+    "render": (".", "finding_texts", "sections", "summary", "terminal html", "files wandb"),
     "profiler": ("job metrics", "windows loggers", "rank", "session", "."),
 }  # fmt: skip
 """The large rooms from the bottom up, by the same law; ``.``: the files beside the sub-rooms."""

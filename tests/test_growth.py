@@ -17,8 +17,9 @@ import torch
 
 from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
 from distprof.profiler.rank import overhead_budget as budget
-from distprof.profiler.rank.overhead_budget import ShadowPlan, keep_budget
+from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.rank.profiler import Profiler
+from distprof.profiler.rank.recorded_steps import ShadowPlan
 from distprof.record.collectives.flight_recorder import read_ring
 from distprof.record.gather.gather import Exchange, GatherThread
 from distprof.record.gather.live import LiveSteps

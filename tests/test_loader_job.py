@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import distprof
 from distprof.analyze import analyze
-from distprof.render.sections.next_step import describe_next
+from distprof.render.summary.next_step import describe_next
 from distprof.report.loader_report import LoaderLimit
 from distprof.report.wait_report import VerdictKind
 from distprof.storage.run_folder import read_run

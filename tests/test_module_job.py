@@ -16,7 +16,7 @@ from distprof.render.files.report_schema import describe_schema
 from distprof.storage.run_folder import read_run
 from tests.forked_ranks import fork_alone, fork_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.first]
 MODULE, DELAY_MS = "blocks.1.feed_forward", 400
 OVERRIDES = (
     "train=gpt2_tiny", "train.steps=10", "train.warmup_steps=2", "logger=none", "profile=modules", "run_dir=run",

@@ -25,7 +25,9 @@ def test_without_a_launcher_a_process_is_alone() -> None:
 def test_torchruns_word_is_taken() -> None:
     identity = read_identity({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
     assert (identity.rank, identity.local_rank, identity.world_size, identity.local_world_size) == (5, 1, 8, 4)
-    assert identity.launched and identity.restarts == 2
+    assert identity.launched and (identity.restarts, identity.restarts_left) == (2, 0)
+    most = {"TORCHELASTIC_MAX_RESTARTS": "3"}
+    assert read_identity({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2", **most}).restarts_left == 1
 
 
 def test_ranks_of_one_agent_know_it_in_all_their_starts() -> None:

@@ -103,12 +103,15 @@ def run_cost(options: argparse.Namespace) -> int:
 def _show_wrappers(console: Console, name: str, cost: WrapperCost) -> bool:
     """Shows what recording costs in real steps; returns whether that is above the limit."""
     what, limit_ns = _WRAPPED[name]
-    verdict = cost.added.judge(limit_ns)
+    verdict = cost.mean.judge(limit_ns)
     said = "undecided by" if verdict == "undecided" else verdict
+    how_often = "all are recorded" if cost.stride == 1 else f"one burst of steps in {cost.stride} is recorded"
     console.print(
-        f"{what}, with everything around torch: {_format_added(cost.added)} us of processor time a step, {said} the "
-        f"limit of {_format_us(limit_ns)} us; of that on the training thread {_format_added(cost.training)} us. "
-        f"Background thread: {_format_us(cost.background_ns)} us; the step itself: {_format_us(cost.step_ns)} us",
+        f"{what}, with everything around torch, us of processor time a step: recorded {_format_added(cost.added)}, of "
+        f"that on the training thread {_format_added(cost.training)}; not recorded {_format_added(cost.skipped)}. "
+        f"The step itself: {_format_us(cost.step_ns)}; of such steps {how_often}, which takes "
+        f"{_format_added(cost.mean)} on average, {said} the limit of {_format_us(limit_ns)}. "
+        f"Background thread: {_format_us(cost.background_ns)}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     return verdict == "above"

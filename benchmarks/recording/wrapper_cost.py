@@ -12,6 +12,7 @@ that does not count.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import math
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,8 +54,18 @@ class WrapperCost:
     """What recording adds to it, in all threads."""
     training: AddedTime
     """What of that is on the training thread. The rest is on torch's."""
+    skipped: AddedTime
+    """What a step takes of which nothing is recorded, in all threads."""
+    stride: int
+    """One burst of so many is recorded in a job of such steps."""
     background_ns: float
     """What packing the step's row takes beside that, on the background thread: the median."""
+
+    @property
+    def mean(self) -> AddedTime:
+        """What a step of such a job takes on average; its interval is that of the two parts, added."""
+        added, skipped = dataclasses.asdict(self.added), dataclasses.asdict(self.skipped)
+        return AddedTime(**{end: (added[end] + (self.stride - 1) * skipped[end]) / self.stride for end in added})
 
 
 class _Block(NamedTuple):
@@ -75,17 +87,14 @@ def measure_wrappers(turns: int = TURNS) -> dict[str, WrapperCost]:
         path = Path(folder) / "found.json"
         processes.start_processes(_measure, args=(str(path), turns), nprocs=1, start_method="spawn")  # type: ignore[attr-defined, no-untyped-call]
         found = json.loads(path.read_text())
-    return {
-        name: WrapperCost(
-            step_ns=step, added=AddedTime(**added), training=AddedTime(**training), background_ns=background
-        )
-        for name, (step, added, training, background) in found.items()
-    }
+    return {name: WrapperCost(**{key: _read(value) for key, value in cost.items()}) for name, cost in found.items()}
+
+
+def _read(value: Any) -> Any:
+    return AddedTime(**value) if isinstance(value, dict) else value
 
 
 def _measure(_: int, path: str, turns: int) -> None:
-    import dataclasses
-
     import torch
     import torch.distributed as dist
 
@@ -93,9 +102,7 @@ def _measure(_: int, path: str, turns: int) -> None:
     torch.set_flush_denormal(True)  # nothing is received of the second rank's parameters: they are what was in memory
     found = {}
     for name, make in (("ddp", make_ddp), ("fsdp", make_fsdp)):
-        cost = measure_model(make(), turns, timed=TIMED[name])
-        each = (cost.step_ns, dataclasses.asdict(cost.added), dataclasses.asdict(cost.training), cost.background_ns)
-        found[name] = each
+        found[name] = dataclasses.asdict(measure_model(make(), turns, timed=TIMED[name]))
         dist.destroy_process_group()
     Path(path).write_text(json.dumps(found))
 
@@ -138,32 +145,41 @@ def measure_model(model: Any, turns: int, *, timed: int) -> WrapperCost:
     """
     import torch
 
+    from distprof.profiler.rank.pace import estimate_cost_ns, find_needed, limit_stride
     from distprof.record.step.recorder import Recorder
     from distprof.record.step.step_row import pack_row
 
     recorder, batch, draws, number = Recorder(), torch.ones(4, WIDTH), random.Random(0), FIRST_STEPS
     run = make_recorded(recorder, model)
-    plain, recorded, packed_ns = list[_Block](), list[_Block](), list[float]()
+    blocks: dict[str, list[_Block]] = {"plain": [], "recorded": [], "skipped": []}
+    packed_ns, costs_ns = list[float](), list[float]()
     for _ in range(turns + math.ceil(UNCOUNTED_RATIO * turns)):
-        for records in draws.sample((False, True), 2):
-            if not records:
-                plain.append(_time_block(lambda _: model(batch).sum().backward(), 0, timed))
+        for condition in draws.sample([*blocks], len(blocks)):
+            if condition == "plain":
+                blocks[condition].append(_time_block(lambda _: model(batch).sum().backward(), 0, timed))
                 continue
             undo = watch(model, recorder)
-            recorded.append(_time_block(run, number, timed))
+            skips = condition == "skipped"
+            blocks[condition].append(_time_block(partial(run, shadow=skips), number, timed))
             undo()
             number += UNTIMED + timed
             begin_ns = time.thread_time_ns()
-            for record in recorder.drain():
+            records = recorder.drain()
+            for record in records:
                 pack_row(record, memory_bytes=None, memory_peak_bytes=None)
-            packed_ns.append((time.thread_time_ns() - begin_ns) / (UNTIMED + timed))
-    process, thread = (
-        compare_pairs(*([block[clock] for block in blocks[-turns:]] for blocks in (plain, recorded)))
-        for clock in (0, 1)
-    )
+            if not skips:
+                packed_ns.append((time.thread_time_ns() - begin_ns) / (UNTIMED + timed))
+                costs_ns += map(estimate_cost_ns, records)
+    without, recorded, skipped = (found[-turns:] for found in blocks.values())
+    step_ns = float(np.median([block.process_ns for block in without]))
+    needed = find_needed(float(np.median(costs_ns)), step_ns)
+
+    def compare(found: list[_Block], clock: int) -> AddedTime:
+        return compare_pairs([block[clock] for block in without], [block[clock] for block in found])
+
     return WrapperCost(
-        step_ns=float(np.median([block.process_ns for block in plain[-turns:]])), added=process, training=thread,
-        background_ns=float(np.median(packed_ns)),
+        step_ns=step_ns, added=compare(recorded, 0), training=compare(recorded, 1), skipped=compare(skipped, 0),
+        stride=limit_stride(needed), background_ns=float(np.median(packed_ns)),
     )  # fmt: skip
 
 
@@ -180,8 +196,8 @@ def _time_block(run: Callable[[int], None], first: int, timed: int) -> _Block:
     return _Block((end_ns - begin_ns) / timed, (end_thread_ns - begin_thread_ns) / timed)
 
 
-def make_recorded(recorder: Any, model: Any) -> Callable[[int], None]:
-    """What makes a step, given its number, and records it as a training loop does."""
+def make_recorded(recorder: Any, model: Any) -> Callable[..., None]:
+    """What makes a step, given its number and whether it is a shadow step, and records it as a training loop does."""
     import torch
 
     from distprof.record.step.timeline import PhaseContext
@@ -191,8 +207,8 @@ def make_recorded(recorder: Any, model: Any) -> Callable[[int], None]:
     )
     batch = torch.ones(4, WIDTH)
 
-    def run(number: int) -> None:
-        recorder.begin_step(number, warmup=False)
+    def run(number: int, *, shadow: bool = False) -> None:
+        recorder.begin_step(number, warmup=False, shadow=shadow)
         with forward:
             loss = model(batch).sum()
         with backward:

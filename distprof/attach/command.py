@@ -77,7 +77,7 @@ class Watch:
         options = dict(self._request.options)
         name = options.pop("name", self._request.name)
         try:
-            from distprof.profiler.open_session import start
+            from distprof import start
 
             self._session = start(str(name), **options)  # type: ignore[arg-type]
             self._session.find_steps()

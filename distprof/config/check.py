@@ -202,8 +202,9 @@ def check_profile(profile: ProfileConfig, where: str = "profile.") -> None:
     _require(turn == 0 or turn > 1, f"{where}shadow_every={turn}: must be 2 or more, or 0 for never")
     _require(limit is None or 0 < limit < math.inf, f"{where}max_overhead_ratio={limit}: above 0 and finite, or null")
     _require(
-        profile.record == "all" or read_schedule(profile.record) is not None,
-        f"{where}record={profile.record!r}: must be all, or like 100 of 1000, from 1 on; {where}level=off records none",
+        profile.record in ("auto", "all") or read_schedule(profile.record) is not None,
+        f"{where}record={profile.record!r}: must be auto, all, or like 100 of 1000, from 1 on; "
+        f"{where}level=off records none",
     )
     keep = profile.keep_steps
     _require(keep is None or keep >= 100, f"{where}keep_steps={keep}: must be 100 or more, or null for all")

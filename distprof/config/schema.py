@@ -184,8 +184,9 @@ class ProfileConfig:
     module_from: int | None = None
     """The step at which a module profile begins; None as for ``kernel_from``."""
 
-    record: str = "all"
-    """In which steps phases are recorded: ``all``, or ``M of N``: the first M of every N steps."""
+    record: str = "auto"
+    """In which steps phases are recorded: ``auto``: all, unless that costs the host much; ``all``; or ``M of N``: the
+    first M of every N steps."""
     keep_steps: int | None = 20_000
     """How many of its latest steps each rank keeps on disk at least; up to twice as many are there. None: all."""
 

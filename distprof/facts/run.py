@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,16 @@ import numpy.typing as npt
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
-from distprof.facts.gpu import RankGpu
 from distprof.facts.mesh import Mesh, RankGroup
-from distprof.facts.micro_batches import RankOperations
-from distprof.facts.modules import ModuleTable
-from distprof.facts.probes import SuspectProbes
 from distprof.facts.stand import RankState
-from distprof.facts.trace_summary import TraceSummary
 from distprof.facts.writer_liveness import LastWrite
+
+if TYPE_CHECKING:
+    from distprof.facts.gpu import RankGpu
+    from distprof.facts.micro_batches import RankOperations
+    from distprof.facts.modules import ModuleTable
+    from distprof.facts.probes import SuspectProbes
+    from distprof.facts.trace_summary import TraceSummary
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -225,6 +227,8 @@ class Launch:
     """Which job of its processes this is, counted from 0: a script may have several, one after the other."""
     restarts: tuple[int, ...]
     """How often each agent has started its ranks again after a failure, by its own count."""
+    restarts_left: int = 0
+    """How often rank 0's agent would start the ranks again if one failed."""
     is_early: bool = False
     """Whether no rank had had a step when it was made: ranks of the same start may make another one."""
 

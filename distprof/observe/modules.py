@@ -92,8 +92,8 @@ class Forwards:
             self._last_has_parameters, self._last = self._meet(model), weakref.ref(model)
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=self._last_has_parameters)
-        if found and grad_on:
-            self._session.add_sequences(square_lengths(args[1:], options))
+        if found and grad_on and (squared_lengths := square_lengths(args[1:], options)):
+            self._session.add_sequences(squared_lengths)
         return found and self._session.enter(_FORWARD)
 
     def _end(self, args: Arguments, result: Any) -> None:

@@ -32,15 +32,12 @@ def square_lengths(args: Sequence[Any], options: Mapping[str, Any]) -> int:
     for name, value in options.items():
         if name.startswith("cu_seq") and type(value) is torch.Tensor:
             return _square_ends(value)
-    tokens = next((value for value in itertools.chain(args, options.values()) if _is_tokens(value)), None)
-    if tokens is None or (len(tokens) == 1 and options.get("position_ids") is not None):
-        return 0
-    rows, length = tokens.shape
-    return int(rows * length * length)
-
-
-def _is_tokens(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.dtype in WHOLE and value.dim() == 2
+    for value in (*args, *options.values()):  # a micro-batch of a pipeline comes here too, so nothing is called
+        if type(value) is torch.Tensor and value.dim() == 2 and value.dtype in WHOLE:
+            rows, length = value.shape
+            packed = rows == 1 and options.get("position_ids") is not None
+            return 0 if packed else int(rows * length * length)
+    return 0
 
 
 def _square_ends(ends: torch.Tensor) -> int:

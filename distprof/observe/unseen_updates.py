@@ -82,5 +82,5 @@ def _read_state(parameter: torch.Tensor) -> tuple[int, int]:
 
 def _copy_values(parameter: torch.Tensor) -> torch.Tensor | None:
     values = parameter.detach()
-    known = type(values) is torch.Tensor and values.device.type == "cpu"  # a sharded one would be gathered
+    known = type(values) is torch.Tensor and values.is_cpu  # a sharded one would be gathered
     return values.clone() if known and values.numel() <= MAX_ELEMENTS else None

@@ -21,6 +21,8 @@ from distprof.traces.load_run import load_run
 
 MOST_ENDS = 3
 """How many different ends of ranks are listed."""
+MOST_SLICES = 30_000
+"""Of a timeline: the job's end waits a third of a second for so many. ``distprof report`` writes ten times as many."""
 
 
 def report_job(
@@ -66,7 +68,7 @@ def write_report(folder: Path, completed_rows: Mapping[int, int] | None) -> tupl
     if run.generation == number_folder(folder):
         run = complete_ends(run, completed_rows)
     report = analyze(run)
-    return run, report, write_files(root, run, report)
+    return run, report, write_files(root, run, report, most_slices=MOST_SLICES)
 
 
 def describe_job(folder: Path, *, strategy: str | None, precision: str | None) -> None:

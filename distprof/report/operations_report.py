@@ -61,7 +61,7 @@ class PipelineCause:
     lost_ratio: Estimate
     """The same, as a share of the step."""
     phase: str | None = None
-    """Of one rank: the phase in which it loses the time. None: several, or another cause."""
+    """Of one rank: the phase in which it loses the time, or "between steps". None: several, or another cause."""
     micro_batches: tuple[int, ...] = ()
     """Of a rank that is held up in some of its forwards or backwards: in which ones of a step. Empty: otherwise."""
     late_ns: float | None = None

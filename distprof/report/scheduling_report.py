@@ -38,7 +38,8 @@ class OffCpuReason(enum.StrEnum):
     """The ranks that may run on these cores compute with more threads than these are, and the other ones of these
     threads are on them for half as long as the thread waits, or longer."""
     STEAL = "steal"
-    """Its host is a guest, and others took a twentieth of its cores' time or more."""
+    """Its host is a guest: while the thread was ready or on its core, others took as much of that as half of what the
+    thread waits, or more."""
     OTHERS = "others"
     """None of these: other processes run there."""
 

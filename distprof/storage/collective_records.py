@@ -9,6 +9,7 @@ are kept, the same on all ranks. In a step whose collectives were timed on the d
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,6 +183,11 @@ def choose_stride(number: int, *, timed: bool = False) -> int:
     """
     number *= TIMED_FACTOR if timed else 1
     return 1 if number <= FULL_COLLECTIVES else 1 << ((number - 1) // (FULL_COLLECTIVES - 1)).bit_length()
+
+
+def round_up_stride(needed: float) -> int:
+    """The least power of two that is no less than what is needed."""
+    return 1 << math.ceil(math.log2(max(needed, 1.0)))
 
 
 def is_kept(step: int, stride: int) -> bool:

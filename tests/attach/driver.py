@@ -35,6 +35,8 @@ def main() -> int:
 
 
 def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
+    import torch.distributed as dist
+
     from distprof.attach.command import attach, run_script
     from tests.attach.broken import break_parts
     from tests.attach.other_torch import differ
@@ -56,6 +58,8 @@ def _run(run: dict[str, Any], port: int, *, watched: bool) -> dict[str, Any]:
         code = leaving.code
     except Exception as raised:
         error = repr(raised)
+        if dist.is_initialized():  # or no program after this one could make a group
+            dist.destroy_process_group()
     finally:
         _kept.append(sys.modules["__main__"])
         sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = kept

@@ -87,7 +87,7 @@ FRAMEWORKS = {
     ),
 }  # fmt: skip
 STRETCHES = ("evaluation", "checkpoint", "logging")
-SLOW = {"1": "8"}
+SLOW = {"1": "25"}
 """ms for each sample, on rank 1 only."""
 
 
@@ -102,6 +102,9 @@ class Trained(NamedTuple):
     def read(self, name: str) -> Run:
         """The run folder of one of them."""
         return load_run(self.folder / name)
+
+
+pytestmark = pytest.mark.first
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS])

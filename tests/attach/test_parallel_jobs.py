@@ -30,7 +30,7 @@ JOBS = {
 }  # fmt: skip
 NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (name in SHARDED)) for name in JOBS]
 PASSES, BATCHES = (OperationKind.FORWARD, OperationKind.BACKWARD), 4
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.first]
 
 
 class Ended(NamedTuple):

@@ -49,11 +49,11 @@ SEARCH, RECORDER, WATCH, OPTIMIZERS = (
     "record.collectives.collective_watch:CollectiveWatch", "observe.optimizers:Optimizers",
 )  # fmt: skip
 EVERYWHERE = (
-    *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__") and name != "listening"),
+    *(f"{RECORDER}.{name}" for name in vars(Recorder) if not name.startswith("__")),
     *(f"{WATCH}.{name}" for name in ("issue", "follow", "issue_bucket", "look_up_code", "ends_on_device")),
     *(f"record.gather.step_writer:StepWriter.{name}" for name in ("take", "take_rest", "note", "end", "save_state")),
     *(f"{SEARCH}.{name}" for name in ("begin_forward", "end_optimizer", "change_mode", "begin_save", "finish")),
-    "profiler.rank.overhead_budget:ShadowPlan.is_shadow", "analyze.make_report:analyze",
+    "profiler.rank.recorded_steps:ShadowPlan.is_shadow", "analyze.make_report:analyze",
 )  # fmt: skip
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
@@ -135,7 +135,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(folder, [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)])
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.first]
 NAMES = [pytest.param(name, marks=[pytest.mark.sharding] * (run.program in NOT_ON_2_6)) for name, run in RUNS.items()]
 
 

@@ -21,11 +21,11 @@ from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
 from distprof.cli.watch import command, watcher
-from distprof.cli.watch.command import find_run
+from distprof.cli.watch.command import find_next, find_run
 from distprof.cli.watch.keyboard import Keyboard, open_keyboard
 from distprof.cli.watch.watcher import Watcher
 from distprof.errors import DataError, UsageError
-from distprof.facts.run import Phase, Run
+from distprof.facts.run import Launch, Phase, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.storage.generations import find_latest_run
@@ -242,7 +242,8 @@ def test_plain_lines_come_with_each_new_report_and_the_last_with_the_end(
 
     job.write(20)
     monkeypatch.setattr(command, "Watcher", lambda *_, **__: watched)
-    command._print_lines(watched, Steps([]))
+    last = command._print_lines(watched, Steps([]))
+    assert last is not None and last.over
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(",")[0] for line in lines] == [f"step {step}" for step in (20, 40, 60, 80, 100)]
     assert "the job has completed 100 steps" in lines[-1] and "rank 2 is" in lines[-1]
@@ -257,11 +258,47 @@ def test_a_screen_is_left_with_q_and_stays(job: GrowingJob, capsys: pytest.Captu
             return True
 
     console = Console(width=80, height=24, force_terminal=True, color_system=None, legacy_windows=False)
-    command._show_screen(watched, job.folder, console, Quits([]))
+    assert command._show_screen(watched, job.folder, console, Quits([])) is None
     out = capsys.readouterr().out
     live, _, last = out.partition("\x1b[?1049l")  # the alternate screen is left
     assert live.startswith("\x1b[?1049h") and "q leaves; everything: distprof report" in live
     assert "step 40" in last and "everything: distprof report" in last and "q leaves" not in last
+
+
+@pytest.mark.parametrize(
+    ("ended", "restarts_left", "comes", "said"),
+    [
+        ("failed", 1, True, True), ("failed", 1, False, True), ("failed", 0, False, False),
+        ("completed", 1, False, False),
+    ],
+)  # fmt: skip
+def test_ranks_that_may_be_started_again_are_waited_for(
+    job: GrowingJob, capsys: pytest.CaptureFixture[str], ended: str, restarts_left: int, comes: bool, said: bool
+) -> None:
+    launch = Launch(agents=("a0a0",), job=0, restarts=(0,), restarts_left=restarts_left)
+    write_meta(job.folder, dataclasses.replace(job.run.meta, launch=launch))
+    clock, again = Clock(), job.folder / "generation-1"
+
+    class Waits(Keyboard):
+        turns = 0
+
+        def wait(self, limit_s: float) -> bool:
+            self.turns += 1
+            clock.now_s += limit_s
+            if comes and self.turns == 5:
+                again.mkdir()
+                write_meta(again, job.run.meta)
+            return False
+
+    job.write(20)
+    job.end(0, 1, 2, 3, ended=ended)
+    last = open_watcher(job, clock).look()
+    assert last.over
+    assert find_next(job.folder, last, Waits([]), now_s=clock) == (again if comes else None)
+    assert ("may be started again; waiting for 120 s" in capsys.readouterr().err) == said
+    assert clock.now_s == 1000.0 + (2.5 if comes else command.RESTART_WAIT_S if said else 0)
+    if comes:  # which is the newest, and may be there already when the one before is seen to have ended
+        assert find_next(job.folder, last, Waits([]), now_s=clock) == again
 
 
 def test_a_run_that_is_not_there_is_waited_for(

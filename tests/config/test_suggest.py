@@ -33,7 +33,7 @@ def test_the_key_meant_is_named(name: str, meant: str) -> None:
         ({"signal": "SIGUSR2"}, r"signal: unknown key; it was removed: a file record.stop in the run folder"),
         ({"window_on": "slow"}, "window_on: unknown key; it was removed: `distprof window RUN` asks for a"),
         ({"max_windows": 3}, "max_windows: unknown key; it was removed: `distprof window RUN`"),
-        ({"record": "none"}, "record='none': must be all, or like 100 of 1000, from 1 on; level=off records none"),
+        ({"record": "none"}, "must be auto, all, or like 100 of 1000, from 1 on; level=off records none"),
         ({"loggers": ["tensorboard", "jsonl"]}, r"jsonl was removed: every step is in ranks/\*.jsonl"),
     ],
 )

@@ -100,7 +100,7 @@ def make_bombs(folder: Path) -> dict[str, str]:
 
 def test_fault_19_a_configuration_file_that_asks_for_no_end_of_work_is_refused(tmp_path: Path) -> None:
     said = make_bombs(tmp_path)
-    hasty = "from distprof.config.compose import loader; loader.CPU_S = 1.0"  # of this process, however busy others are
+    hasty = "from distprof.config.compose import loader; loader.CPU_S = 2.5"  # of this process, however busy others are
     commands = [Command(arguments=["--config-dir", ".", f"train={name}"], before=hasty) for name in said]
     for name, done in zip(said, run(*commands, cwd=tmp_path), strict=True):
         require_one_line(done, 2)

@@ -36,7 +36,13 @@ def watch_a_job(world: World, folder: str) -> None:
 def train_while_watched(world: World, folder: str) -> None:
     run = Path(folder)
     session = distprof.start(
-        run_dir=folder, find=False, window_s=0.02, warmup_steps=0, shadow_every=0, max_overhead_ratio=None
+        run_dir=folder,
+        find=False,
+        window_s=0.02,
+        warmup_steps=0,
+        shadow_every=0,
+        max_overhead_ratio=None,
+        record="all",
     )
     model = nn.Linear(8, 8)
     session.watch(model)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import json
 import os
 import re
 import signal
@@ -19,11 +21,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import distprof
+from distprof.cli.parser import run_verb
 from distprof.config.choice import read_choice
 from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.errors import UsageError
 from distprof.facts.run import Work
-from distprof.profiler import open_session
+from distprof.profiler import end_report, open_session
 from distprof.profiler.job.agreement import NotAllHere
 from distprof.profiler.job.model_inspection import describe_strategy, infer_device, list_wrapped, name_strategies
 from distprof.profiler.job.run_files import JobPlan
@@ -54,6 +57,23 @@ def test_how_the_process_ends_after_its_session_is_told(tmp_path: Path) -> None:
     profiler.end_process(SystemExit(7))
     (after,) = read_run(tmp_path / "run").ranks
     assert (after.ended, after.error, after.notes) == ("failed", "exit code 7", info.notes)
+
+
+def test_the_end_of_a_job_writes_a_timeline_of_as_many_steps_as_it_may_and_a_report_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(end_report, "MOST_SLICES", 20)
+    with distprof.start("mine", run_dir="run", **LONG) as profiler:
+        for _ in profiler.steps(range(30)):
+            pass
+
+    def read() -> tuple[int, int]:
+        about = json.loads(gzip.decompress(Path("run/trace.json.gz").read_bytes()))["otherData"]
+        return about["steps"], about["of_steps"]
+
+    shown, of_steps = read()
+    assert 0 < shown < of_steps == 30
+    assert run_verb(["report", "run"]) == 0 and read() == (30, 30)
 
 
 def test_three_lines_are_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

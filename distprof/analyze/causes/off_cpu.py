@@ -27,9 +27,7 @@ EXPLAINED_RATIO = 0.5
 """Of what a rank is late by: waiting for a core must explain so much to be named."""
 BLAMED_RATIO = 0.5
 """Of what the thread waits: a cgroup that is throttled for so long is the reason, or other threads of the ranks that
-are on these cores for so long."""
-STEAL_RATIO = 0.05
-"""Of the time in which the host's cores had work: so much stolen is the reason."""
+are on these cores for so long, or other guests that take its core for so long."""
 _HOST_CAUSES = (Cause.HOST, Cause.INPUT, Cause.BETWEEN)
 _RUN, _WAIT = 0, 1
 
@@ -116,6 +114,6 @@ def _find_reason(
         return OffCpuReason.QUOTA
     if cores is not None and threads is not None and threads > cores and used - run >= BLAMED_RATIO * wait * cores:
         return OffCpuReason.THREADS
-    if stolen >= STEAL_RATIO:
+    if stolen > 0 and stolen * (run + wait) >= BLAMED_RATIO * wait:
         return OffCpuReason.STEAL
     return None if cores is None or threads is None else OffCpuReason.OTHERS

@@ -11,7 +11,7 @@ from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
 from distprof.analyze.stats.mean_interval import estimate
-from distprof.facts.run import Clock, FloatArray, Phase
+from distprof.facts.run import Clock, FloatArray
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, Verdict, VerdictKind
 
@@ -40,8 +40,8 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
     rank, late_ns = _name_rank(cause), _measure_late(judged, candidate, cause)
     return Verdict(
         kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.lost_ratio), confirmed=None,
-        pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(cause), hosts=(), late_ns=late_ns,
-        lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
+        pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(candidate), hosts=(),
+        late_ns=late_ns, lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
         held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
         evidence=(), pipeline_cause=0,
     )  # fmt: skip
@@ -52,14 +52,12 @@ def _name_rank(cause: PipelineCause) -> int | None:
     return cause.rank if KINDS[cause.kind] is VerdictKind.SLOW_RANK else None
 
 
-def _name_cause(cause: PipelineCause) -> Cause | None:
-    if cause.kind is PipelineCauseKind.SLOW_LINK:
+def _name_cause(candidate: PipelineCandidate) -> Cause | None:
+    if candidate.kind is PipelineCauseKind.SLOW_LINK:
         return Cause.NETWORK
-    if cause.alone and cause.phase == Phase.OTHER:
-        return Cause.BETWEEN
-    if cause.phase is not None:
-        return CAUSES.get(Phase(cause.phase))
-    return None if cause.kind is PipelineCauseKind.UNEQUAL_SEQUENCES else Cause.COMPUTE
+    if candidate.phase is not None:
+        return CAUSES.get(candidate.phase)
+    return None if candidate.kind is PipelineCauseKind.UNEQUAL_SEQUENCES else Cause.COMPUTE
 
 
 def _is_critical(kind: PipelineCauseKind, saved: Estimate) -> bool:
@@ -117,7 +115,7 @@ def _report(
     after_ns, after_ratio = (cause.lost_ns, cause.lost_ratio) if last_ns is None else estimate(last_ns, whole_ns)
     steps = judged.frame.steps
     return CauseReport(
-        kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(cause),
+        kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]), last_step=int(steps[-1]), whole=True, events=None,
         period=None, late_ns=_measure_late(judged, candidate, cause),
         saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,

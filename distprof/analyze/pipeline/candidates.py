@@ -13,7 +13,7 @@ from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influen
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray, Phase
+from distprof.facts.run import FloatArray, Part, Phase
 from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
@@ -47,7 +47,7 @@ class PipelineCandidate:
     excess: FloatArray | None = None
     """By unit: its midmean is what it takes longer, and the error of that counts in the interval of its cost. None: it
     does not."""
-    phase: Phase | None = None
+    phase: Part | None = None
     micro_batches: tuple[int, ...] = ()
     late_ns: float | None = None
     acting: BoolArray | None = None

@@ -22,7 +22,7 @@ from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
 from distprof.analyze.stats.statistics import fast_median, midmean
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray, IntArray, Phase
+from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
 from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
@@ -32,19 +32,19 @@ LEAST_LATE_RATIO = 0.01
 """Of a step: a rank must be later than that in so many of them."""
 FEWEST_BATCHES = 3
 """Of which one can differ from the others."""
-BEFORE = (Phase.DATA,)
+BEFORE = (Phase.DATA, Stretch.BETWEEN)
 """What a rank does before the first forward; the rest it does after it."""
 
 
 def detect_held_up(
-    recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Phase, FloatArray]
+    recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Part, FloatArray]
 ) -> list[PipelineCandidate]:
     """Ranks later than their equals: the same stage of the other replicas or, with one replica, the other stages.
 
     Args:
         recorded: The job.
         thread: Its graph.
-        parts_ns: What the ranks do outside of forwards and backwards, without waiting, by phase, ``[num_steps,
+        parts_ns: What the ranks do outside of forwards and backwards, without waiting, by part, ``[num_steps,
             num_replicas, num_stages]``.
     """
     _, replicas, stages = recorded.shape
@@ -61,11 +61,11 @@ def detect_held_up(
         late = _choose_late(recorded, excess_ns, alpha)
         for replica, stage in np.argwhere(late.any(axis=-1)).tolist():
             found.append(_describe_batches(recorded, kind, rows, excess_ns, (replica, stage), late[replica, stage]))
-    for phase, own_ns in parts_ns.items():
+    for part, own_ns in parts_ns.items():
         least_ns = _take_least(recorded, own_ns)
         excess_ns = compare_with_others(least_ns, axis=1 if replicas > 1 else 2)
         for replica, stage in np.argwhere(_choose_late(recorded, excess_ns, alpha)).tolist():
-            found.append(_describe_part(recorded, thread, phase, own_ns, excess_ns, (replica, stage)))
+            found.append(_describe_part(recorded, thread, part, own_ns, excess_ns, (replica, stage)))
     return found
 
 
@@ -115,7 +115,7 @@ def _describe_batches(
 def _describe_part(
     recorded: Recorded,
     thread: ThreadGraph,
-    phase: Phase,
+    part: Part,
     own_ns: FloatArray,
     excess_ns: FloatArray,
     at: tuple[int, int],
@@ -126,10 +126,9 @@ def _describe_part(
     more_ns = float(midmean(excess_ns[:, replica, stage]))
     usual_ns = float(np.median(own_ns[:, replica, stage])) - more_ns
     rows = thread.gap & (found.replica == replica) & (found.stage == stage)
-    alone = recorded.shape[1] == 1
-    if phase in BEFORE or (alone and phase is Phase.OTHER):  # which then is the time between steps
+    if part in BEFORE:
         rows &= thread.before
-    elif phase not in (Phase.OTHER, *PHASES_OF.values()):
+    elif part not in (Phase.OTHER, *PHASES_OF.values()):
         rows &= ~thread.before
     work_ns = recorded.graph.work_ns.copy()
     step = recorded.graph.step[rows]
@@ -137,7 +136,7 @@ def _describe_part(
     left = 1 - np.minimum(more_ns / np.maximum(whole_ns, 1.0), 1.0)
     work_ns[rows] *= left[step]
     return PipelineCandidate(
-        kind=PipelineCauseKind.HELD_UP, replica=replica, stage=stage, what=str(phase), phase=phase,
+        kind=PipelineCauseKind.HELD_UP, replica=replica, stage=stage, what=str(part), phase=part,
         more_ratio=more_ns / max(usual_ns, 1.0), steps_count=len(own_ns), late_ns=more_ns,
-        alone=alone, excess=excess_ns[:, replica, stage], work_ns=work_ns,
+        alone=recorded.shape[1] == 1, excess=excess_ns[:, replica, stage], work_ns=work_ns,
     )  # fmt: skip

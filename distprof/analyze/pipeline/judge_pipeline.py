@@ -26,7 +26,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_bet
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import Clock, FloatArray, IntArray, Phase
+from distprof.facts.run import Clock, FloatArray, IntArray, Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCause
 from distprof.report.pipeline_report import MOST_ERROR_RATIO
 
@@ -117,22 +117,23 @@ def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArr
 
 def _measure_parts(
     measured_steps: MeasuredSteps, frame: StepFrame, recorded: Recorded, thread: ThreadGraph
-) -> Mapping[Phase, FloatArray]:
+) -> Mapping[Part, FloatArray]:
     """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data.
 
-    What is none of the others is other, where ranks have equals to compare it with; of a single replica, whose stages
-    have different things to do between their operations, only what lies between two steps.
+    What is none of the others is other, where ranks have equals to compare it with. The stages of a single replica
+    have different things to do between their operations: of those, only the time between two steps is compared.
     """
 
     def read(name: str) -> FloatArray:
         values: FloatArray = measured_steps.run.column(name)[np.ix_(frame.position, frame.at)]
         return np.nan_to_num(values.T).reshape(recorded.shape)
 
-    parts = {phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS}
+    parts: dict[Part, FloatArray] = {
+        phase: np.maximum(read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns"), 0.0) for phase in PARTS
+    }
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
-    if recorded.shape[1] == 1:
-        parts[Phase.OTHER] = _measure_between(measured_steps, frame).reshape(recorded.shape)
-    else:
+    parts[Stretch.BETWEEN] = _measure_between(measured_steps, frame).reshape(recorded.shape)
+    if recorded.shape[1] > 1:
         gap_ns = np.bincount(
             recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
             minlength=int(np.prod(recorded.shape)),
@@ -147,7 +148,7 @@ def _measure_parts(
                 whole_ns - inside_ns, 0.0, np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
             )
         parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
-    return {phase: own_ns for phase, own_ns in parts.items() if own_ns.any()}
+    return {part: own_ns for part, own_ns in parts.items() if own_ns.any()}
 
 
 def _measure_between(measured_steps: MeasuredSteps, frame: StepFrame) -> FloatArray:

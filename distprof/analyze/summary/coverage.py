@@ -157,7 +157,8 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     if shadow[:, measured_steps.counted].any():
         notes.append("recording was off in all kept steps; only step times are known")
     elif shadows := int(shadow.any(axis=0).sum()):
-        notes.append(f"{shadows} step(s) ran without recording (shadow steps, or it was off) and are left out")
+        why = "shadow steps, or it was off, or left out to save time"
+        notes.append(f"{shadows} step(s) ran without recording ({why}) and are left out")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")

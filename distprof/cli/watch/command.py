@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,8 @@ from distprof.errors import EXIT_OK, UsageError
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.render.units import clean_text
 from distprof.report.progress import Progress
-from distprof.storage.generations import find_latest_run, find_root
+from distprof.storage.generations import find_latest_run, find_newest, find_root
+from distprof.storage.run_folder import read_meta
 
 DESCRIPTION = """\
 Shows a job while it runs, from what its ranks write into the run folder every profile.window_s seconds: the verdict so
@@ -37,7 +39,7 @@ examples:
   distprof watch runs/mine --plain >> watch.log    one line for each new verdict
 
 Where standard output is no terminal, it prints plain lines. When the job has ended, or was killed, it says so, shows
-the last state, and ends.
+the last state, and ends. If torchrun may start the ranks again, it waits for that, and shows them.
 
 Exit codes: 0 the job has ended, or the user has left; 1 the run folder has gone; 2 usage, or no run to be found.
 """
@@ -49,6 +51,8 @@ WAIT_S = 60
 NICE = 10
 """Priority given up: on a host of the job, its ranks come first."""
 FIND_S = 0.5
+RESTART_WAIT_S = 120
+"""How long after their end ranks that may be started again are waited for."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,13 +80,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         with open_keyboard() as keyboard:
             folder = find_run(options.run, options.wait, keyboard, now_s=time.monotonic)
-            watcher = None if folder is None else Watcher(folder, now_s=time.monotonic)
-            if watcher is None or folder is None:
-                return EXIT_OK
-            if options.plain or not console.is_terminal or console.is_dumb_terminal:
-                _print_lines(watcher, keyboard)
-            else:
-                _show_screen(watcher, folder, console, keyboard)
+            while folder is not None:
+                watcher = Watcher(folder, now_s=time.monotonic)
+                if options.plain or not console.is_terminal or console.is_dumb_terminal:
+                    last = _print_lines(watcher, keyboard)
+                else:
+                    last = _show_screen(watcher, folder, console, keyboard)
+                folder = None if last is None else find_next(folder, last, keyboard, now_s=time.monotonic)
     except KeyboardInterrupt:
         pass
     return EXIT_OK
@@ -94,22 +98,56 @@ def find_run(path: Path, wait_s: float, keyboard: Keyboard, *, now_s: Callable[[
     Raises:
         UsageError: It has not come in time.
     """
-    shown, until_s = clean_text(path, LONGEST_PATH), now_s() + wait_s
-    said = False
-    while (found := find_latest_run(path)) is None:
+    shown = clean_text(path, LONGEST_PATH)
+    try:
+        return _wait_for(partial(find_latest_run, path), wait_s, f"{shown}: no run folder yet", keyboard, now_s)
+    except TimeoutError:
+        after = f" after {wait_s:,} s" if wait_s else ""
+        raise UsageError(f"{shown}: no run folder there{after} (no run.json): pass the run folder of a job") from None
+
+
+def find_next(folder: Path, last: Progress, keyboard: Keyboard, *, now_s: Callable[[], float]) -> Path | None:
+    """The folder of the next start of the ranks, once it is there. None: there is none, or the user has left.
+
+    Args:
+        folder: Of the start that has ended.
+        last: What was seen of it last.
+        keyboard: Of the user.
+        now_s: A monotonic clock.
+    """
+    root, launch = find_root(folder), read_meta(folder).launch
+    again = launch is not None and launch.restarts_left > 0 and any(rank.state != "completed" for rank in last.ranks)
+
+    def look() -> Path | None:
+        return newest if (newest := find_newest(root)) != folder else None
+
+    with contextlib.suppress(TimeoutError):
+        return _wait_for(look, RESTART_WAIT_S if again else 0, "the ranks may be started again", keyboard, now_s)
+    return None
+
+
+def _wait_for(
+    look: Callable[[], Path | None], wait_s: float, text: str, keyboard: Keyboard, now_s: Callable[[], float]
+) -> Path | None:
+    """The folder that a look finds, once it does; says why it waits. None: the user has left.
+
+    Raises:
+        TimeoutError: None has been found in time.
+    """
+    until_s, said = now_s() + wait_s, False
+    while (found := look()) is None:
         if now_s() >= until_s:
-            after = f" after {wait_s:,} s" if wait_s else ""
-            raise UsageError(f"{shown}: no run folder there{after} (no run.json): pass the run folder of a job")
+            raise TimeoutError
         if not said:
-            print(f"distprof: watch: {shown}: no run folder yet; waiting for {wait_s:,} s", file=sys.stderr, flush=True)
+            print(f"distprof: watch: {text}; waiting for {wait_s:,} s", file=sys.stderr, flush=True)
             said = True
         if keyboard.wait(FIND_S):
             return None
     return found
 
 
-def _print_lines(watcher: Watcher, keyboard: Keyboard) -> None:
-    """A line for each new report, and for the end."""
+def _print_lines(watcher: Watcher, keyboard: Keyboard) -> Progress | None:
+    """A line for each new report, and for the end. Returns what was seen last. None: the user has left."""
     last = None
     while True:
         progress = _look(watcher)
@@ -117,12 +155,14 @@ def _print_lines(watcher: Watcher, keyboard: Keyboard) -> None:
         if progress.over or (report is not None and report is not last):
             last = report
             print(describe_watch_line(progress, report), flush=True)
-        if progress.over or keyboard.wait(LOOK_S):
-            return
+        if progress.over:
+            return progress
+        if keyboard.wait(LOOK_S):
+            return None
 
 
-def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Keyboard) -> None:
-    """A screen until the end, which stays below the command."""
+def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Keyboard) -> Progress | None:
+    """A screen until the end, which stays below the command. Returns as `_print_lines`."""
     again = f"distprof report {clean_text(find_root(folder), LONGEST_PATH)}"
 
     def draw(progress: Progress, foot: str, *, stays: bool = False) -> Segments:
@@ -148,6 +188,7 @@ def _show_screen(watcher: Watcher, folder: Path, console: Console, keyboard: Key
         left = True
     if progress is not None:
         console.print(draw(progress, f"everything: {again}", stays=True), end="")
+    return None if left else progress
 
 
 def _look(watcher: Watcher) -> Progress:

@@ -172,7 +172,7 @@ class EarlyWatch(threading.Thread):
 
     def _make(self, world: World) -> None:
         """Makes the folder, and publishes its path to the others."""
-        launch = self._plan.describe_launch([name_start(world)], is_early=True)
+        launch = self._plan.describe_launch([name_start(world)], world, is_early=True)
         folder, run_id = self._plan.make_folder(launch), uuid.uuid4().hex
         self._made = True
         write_meta(folder, describe_run(world, self._plan, run_id, launch))

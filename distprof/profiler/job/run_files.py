@@ -73,18 +73,22 @@ class JobPlan:
             runs_dir=self.runs_dir, run_dir=self.run_dir, name=self.name, now=datetime.now(), launch=launch
         )
 
-    def describe_launch(self, starts: Sequence[str], *, is_early: bool = False) -> Launch | None:
+    def describe_launch(self, starts: Sequence[str], world: World, *, is_early: bool = False) -> Launch | None:
         """Which start of the job this is; None: no agent of torchrun is known to have started rank 0.
 
         Args:
             starts: What `name_start` says on all ranks, in order, as far as it is known.
+            world: This process.
             is_early: As in `Launch`.
         """
         counts = dict(start.split() for start in starts if start)
         if not starts[0]:
             return None
         restarts = tuple(map(int, counts.values()))
-        return Launch(agents=tuple(counts), job=self.number, restarts=restarts, is_early=is_early)
+        return Launch(
+            agents=tuple(counts), job=self.number, restarts=restarts, restarts_left=world.identity.restarts_left,
+            is_early=is_early,
+        )  # fmt: skip
 
 
 def name_start(world: World) -> str:
@@ -115,7 +119,7 @@ def agree_on_folder(world: World, plan: JobPlan, group: dist.ProcessGroup | None
     Raises:
         UsageError: The folder cannot be made; raised on every rank.
     """
-    launch = plan.describe_launch(collect_texts(name_start(world), group=group))
+    launch = plan.describe_launch(collect_texts(name_start(world), group=group), world)
     said: dict[str, str] = {}
     if world.rank == 0:
         try:

@@ -80,6 +80,10 @@ class LoggerThread:
         if missed := self._consumer.missed_steps:
             self._boundary.fail(DistprofError(f"too slow for {missed:,} step(s)"))
 
+    def end_soon(self) -> None:
+        """As `end`, within `HURRY_S`: training may have failed."""
+        self.end(HURRY_S)
+
     def _begin(self) -> Callable[[FloatArray], None] | None:
         self._logger = self._boundary.run(self._make)
         return None if self._logger is None else self._log

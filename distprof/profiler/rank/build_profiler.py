@@ -26,8 +26,9 @@ from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce
 from distprof.profiler.job.run_files import JobPlan, agree_on_folder, describe_run, open_streams, publish_groups
-from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, wants_pause
+from distprof.profiler.rank.pace import Pace
 from distprof.profiler.rank.profiler import Profiler
+from distprof.profiler.rank.recorded_steps import RecordingSwitch, ShadowPlan, wants_pause
 from distprof.profiler.rank.suspected_hang import open_suspicion
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
 from distprof.profiler.windows.window_coordinator import open_coordinator
@@ -268,6 +269,8 @@ class Job:
         )  # fmt: skip
         if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
+            if profile.record == "auto":
+                self._step_writer.watch_steps = Pace(self._shadows.thin, self._step_writer.note).add
         level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from

@@ -30,11 +30,12 @@ from distprof.errors import read_first_line
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
 from distprof.patching import is_fsdp2
 from distprof.profiler.job.model_inspection import describe_engine, list_wrapped, unwrap
-from distprof.profiler.rank.overhead_budget import ShadowPlan
+from distprof.profiler.rank.recorded_steps import ShadowPlan
 from distprof.profiler.windows.rank_windows import LevelWindow, OnDemandWindows
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import watch_collectives, watch_exchanges
+from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.collectives.ddp import watch_ddp
+from distprof.record.collectives.exchanges import watch_exchanges
 from distprof.record.collectives.fsdp import is_fsdp1, watch_fsdp
 from distprof.record.collectives.pipeline import watch_stages
 from distprof.record.gather.gather import GatherThread
@@ -310,9 +311,9 @@ class Profiler:
             leave()
 
     def _stop_watching(self) -> None:
-        self._undo()
         while self._watch.undo:
             self._watch.undo.pop()()
+        self._undo()
 
     def _flush(self, error: BaseException) -> None:
         """Writes everything this rank knows without waiting for its peers, which may be gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
@@ -12,16 +13,17 @@ from distprof.facts.gpu import GpuReading
 from distprof.facts.run import FloatArray, RunMeta
 from distprof.profiler.job.live_view import LiveFeed, LiveView
 from distprof.profiler.job.rank_context import OpenRankContext
-from distprof.profiler.loggers.logger_thread import HURRY_S, LoggedJob, open_logger
-from distprof.profiler.metrics.metrics import Metrics
-from distprof.profiler.metrics.metrics_server import PATH, MetricsServer, Page
 from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.windows.window_coordinator import WindowCoordinator
 from distprof.record.gather.background_consumer import BackgroundConsumer
 from distprof.record.gather.live import LiveSteps, RemoteStreams
 from distprof.record.gather.step_writer import StepWriter
-from distprof.render.html.live_page import make_live_page
 from distprof.storage.run_folder import add_note
+
+if TYPE_CHECKING:
+    from distprof.profiler.loggers.logger_thread import LoggerThread
+    from distprof.profiler.metrics.metrics import Metrics
+    from distprof.profiler.metrics.metrics_server import MetricsServer, Page
 
 
 class RankZero:
@@ -63,8 +65,7 @@ class RankZero:
         receivers = [] if self._consumer is None else [self._consumer.enqueue]
         if self._metrics is not None:
             receivers.append(self._metrics[0].add)
-        job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, print_line=context.print_line)
-        self._loggers = [open_logger(name, job, lose) for name in dict.fromkeys(context.profile.loggers)]
+        self._loggers = _open_loggers(context, meta, lose)
         receivers += [logger.enqueue for logger in self._loggers]
         on_steps = keep_budget(
             context.limit_ratio, every=context.profile.shadow_every, clock=context.clock, stop=stop_recording,
@@ -86,7 +87,7 @@ class RankZero:
             self._view.close()
         self._coordinator.close()
         for logger in self._loggers:
-            logger.end(HURRY_S)
+            logger.end_soon()
         if self._metrics is not None:
             self._metrics[1].close()
             self._metrics[2].close()
@@ -111,6 +112,16 @@ def _pass_to_all(receivers: Sequence[Callable[[FloatArray], None]], rows: FloatA
         receiver(rows)
 
 
+def _open_loggers(context: OpenRankContext, meta: RunMeta, lose: Callable[[str], None]) -> list[LoggerThread]:
+    if not context.profile.loggers:
+        return []
+    # Here, as most jobs have none: it takes a quarter of a second, for which the first step of all ranks would wait.
+    from distprof.profiler.loggers.logger_thread import LoggedJob, open_logger
+
+    job = LoggedJob(meta=meta, ranks=context.streams.ranks, folder=context.folder, print_line=context.print_line)
+    return [open_logger(name, job, lose) for name in dict.fromkeys(context.profile.loggers)]
+
+
 def _serve_metrics(
     context: OpenRankContext,
     meta: RunMeta,
@@ -121,6 +132,10 @@ def _serve_metrics(
     profile = context.profile
     if profile.metrics_port is None:
         return None
+    from distprof.profiler.metrics.metrics import Metrics  # as above
+    from distprof.profiler.metrics.metrics_server import PATH, MetricsServer
+    from distprof.render.html.live_page import make_live_page
+
     metrics = Metrics(meta, context.streams.ranks, read_gpus=read_gpus)
     feed = LiveFeed(context.folder)
     pages: dict[str, Page] = {

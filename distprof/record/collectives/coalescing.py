@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.patching import require_fit
-from distprof.record.collectives.collective_watch import EXCHANGE, Batch, CollectiveWatch
+from distprof.record.collectives.collective_watch import Batch, CollectiveWatch
 
 
 class _Issued(NamedTuple):
@@ -129,8 +129,7 @@ def _follow_exchanges(collective_watch: CollectiveWatch, works: Any, tickets: Se
     """
     if works.works:
         *others, last = tickets
-        collective_watch.works[works.works[-1]] = (EXCHANGE[0], last, True)
-        collective_watch.joined[works.works[-1]] = tuple(others)
+        collective_watch.exchanges[works.works[-1]] = (last, *others)
 
 
 def _follow(issued: _Issued, collective_watch: CollectiveWatch, works: Any, later: bool) -> None:

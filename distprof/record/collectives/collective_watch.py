@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from distprof.compiling import hide, is_compiling, skip_compile
 from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.patching import leave_out_of_warnings
+from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import OTHER
 
@@ -31,12 +32,9 @@ _RECENT = 8
 """Segments in which the last phase is looked for."""
 _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Backends whose collectives end on the host, also on tensors of a device, whose data they move over the host."""
+_CPU = torch.device("cpu")
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
-EXCHANGE = (-2, -1, True)
-"""In ``CollectiveWatch.works``, an exchange with one other rank. It is no collective: in place of a phase stands the
-ticket of its operation; -1: not recorded."""
-
 
 Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -72,6 +70,16 @@ class Bucket:
     on_device: bool
     ticket: int | None = None
     """None: the hook has issued nothing yet; until then its time is the rank's own."""
+
+
+class KnownGroup(NamedTuple):
+    """A process group that has been looked up."""
+
+    held: weakref.ref[Any]
+    """The group: another one may come to lie where it was."""
+    code: int
+    is_own: bool
+    """It is distprof's."""
 
 
 class Batch:
@@ -154,9 +162,14 @@ class CollectiveWatch(_PartOfSteps):
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
         """By handle of an asynchronous collective: its ticket, the phase of the wait for it (-1: the running one),
         and whether it runs on a device."""
-        self.joined: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
-        """By handle of several exchanges: the tickets of those that end with the one in `works`."""
+        self.exchanges: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
+        """By handle of one or more exchanges with single ranks: the tickets of their operations. The first has the
+        whole wait. -1: not recorded."""
+        self.wait: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        """What is around ``Work.wait`` for collectives, and what the class held before. None: it is not watched."""
         self._codes: dict[str, int] = {}
+        self._known: dict[int, KnownGroup] = {}
+        """By identity of a process group: asking torch for its names takes longer than all else."""
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
 
@@ -166,7 +179,8 @@ class CollectiveWatch(_PartOfSteps):
 
     def is_ours(self) -> bool:
         """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
-        if self.inside or not self.recorder.listening:
+        recorder = self.recorder
+        if self.inside or not (recorder.recording or recorder.between.open):
             return False
         # Autograd runs backward on threads of its own, on which this is the number of the running backward.
         return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
@@ -197,7 +211,7 @@ class CollectiveWatch(_PartOfSteps):
                 if name:
                     hide(name)
                 return original(*args, **options)
-            if self.inside or not self.on:
+            if self.inside or not self.on or self.recorder.skipping:
                 return original(*args, **options)
             call: _Call | None = None
             try:
@@ -215,6 +229,20 @@ class CollectiveWatch(_PartOfSteps):
         leave_out_of_warnings(watched, _Call.__call__, watch.func if isinstance(watch, functools.partial) else watch)
         skip_compile(watched, wholly=True)
         return watched
+
+    def tell_skipping(self, choose: Callable[[bool], None]) -> Callable[[], None]:
+        """Has something told, now and at each change, whether steps are such of which nothing is recorded.
+
+        Returns:
+            A function after which it is no longer told.
+        """
+
+        def tell(skips: bool) -> None:
+            self.run(choose, skips)
+
+        choose(self.recorder.shadow)
+        self.recorder.on_skipping.append(tell)
+        return functools.partial(self.recorder.on_skipping.remove, tell)
 
     def clean_up(self) -> None:
         """Whatever was under way is no longer recorded."""
@@ -330,6 +358,19 @@ class CollectiveWatch(_PartOfSteps):
         code = self._codes.get(key)
         return self._add(key, group) if code is None else code
 
+    def look_up_group(self, group: Any) -> KnownGroup:
+        """What is known of a process group, given as torch's object; looked up when first seen.
+
+        Raises:
+            AttributeError: As of `look_up_code`.
+        """
+        known = self._known.get(id(group))
+        if known is None or known.held() is not group:
+            is_own = getattr(group, "group_desc", "") == OWN_GROUP
+            known = KnownGroup(weakref.ref(group), -1 if is_own else self.look_up_code(group), is_own)
+            self._known[id(group)] = known
+        return known
+
     def look_up_size(self, code: int) -> int:
         """Number of ranks of a group, by its code."""
         size = self._sizes.get(code)
@@ -345,7 +386,7 @@ class CollectiveWatch(_PartOfSteps):
             group: The process group, as torch's object or name.
             device: Where the tensors are.
         """
-        if device.type == "cpu":
+        if device == _CPU or device.type == "cpu":  # to ask for the type makes a text, which takes ten times as long
             return False
         key = (self.look_up_code(group), device.type)
         if key not in self._backends:

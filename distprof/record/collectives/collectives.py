@@ -2,7 +2,7 @@
 
 The module's functions are wrapped while a profiler is open, and restored afterwards. Nothing changes for the caller.
 Collectives issued on other threads, in C++ or inside a compiled graph are not seen. An exchange between two
-ranks is no collective: it is an operation of a pipeline, see `distprof.facts.micro_batches`.
+ranks is no collective, see `distprof.record.collectives.exchanges`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
 from distprof.facts.run import CollectiveKind
 from distprof.patching import replace, require_fit
 from distprof.record.collectives.coalescing import pick, watch_coalescing
-from distprof.record.collectives.collective_watch import EXCHANGE, CollectiveWatch
+from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_hooks
-from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.collectives.functional import watch_functional
 
 _UNKNOWN = (-1, -2, True)
@@ -68,27 +66,6 @@ _FORMS: dict[str, _Form] = {
 _NEWER = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Since torch 2.13 the old names warn and call the new ones: wrapping those is enough, and keeps warnings in place."""
 _ONLY_NEWER = {*_NEWER.values(), "gather_single"}
-
-
-class _Exchange(NamedTuple):
-    """How to read the arguments of an exchange between two ranks."""
-
-    kind: int
-    """Index into `OPERATION_KINDS`."""
-    tag: int
-    """Position of the tag."""
-    peer_name: str = ""
-    """Of the argument before it. Empty: it is received from whichever rank sends first."""
-
-
-_SEND, _RECEIVE = OPERATION_CODE[OperationKind.SEND], OPERATION_CODE[OperationKind.RECEIVE]
-EXCHANGES = {
-    "send": _Exchange(_SEND, 3, "dstRank"),
-    "recv": _Exchange(_RECEIVE, 3, "srcRank"),
-    "recv_anysource": _Exchange(_RECEIVE, 2),
-}
-"""Methods of a process group, in which all functions of torch for exchanges between two ranks end. Those functions
-themselves are left alone, since torch compares them with each other."""
 
 
 def watch_collectives(collective_watch: CollectiveWatch) -> Callable[[], None]:
@@ -204,31 +181,24 @@ def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
     def watch(call: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         work = args[0]
         ticket, code, on_device = collective_watch.works.pop(work, _UNKNOWN)
-        exchanged = ticket == EXCHANGE[0]
-        if ticket < 0 and not exchanged and (recorder.recording or code == _UNKNOWN[1]):
+        if ticket < 0 and (recorder.recording or code == _UNKNOWN[1]):
             return call(*args, **options)  # not ours, or nothing is known about it in this step
         over = on_device or work.is_completed()  # then its end was not seen
-        waits_from_ns = 0
-        if exchanged:
-            waits_from_ns = recorder.wait_for_rank()
-        else:
-            recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
+        recorder.wait(ticket) if code < 0 else recorder.mark(code, ticket)
         try:
             result = call(*args, **options)
         finally:
-            now_ns = recorder.resume()
-        if exchanged and not recorder.on_device.is_apart():  # on another stream, this is not when it is waited for
-            recorder.end_operation(code, waits_from_ns, now_ns)
-            for other in collective_watch.joined.pop(work, ()):
-                recorder.end_operation(other, 0, now_ns)
-        elif not exchanged and not over:
+            recorder.resume()
+        if not over:
             recorder.end_collective(ticket)
         return result
 
     def is_ours() -> bool:
         return bool(collective_watch.works) and collective_watch.is_ours()
 
-    return replace([dist.Work], "wait", collective_watch.surround(original, watch, is_ours))
+    watched = collective_watch.surround(original, watch, is_ours)
+    collective_watch.wait = (watched, vars(dist.Work).get("wait", original))
+    return replace([dist.Work], "wait", watched)
 
 
 def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
@@ -237,77 +207,3 @@ def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
         return 0, None
     tensors = buffer if isinstance(buffer, (list, tuple)) else [buffer]
     return sum(tensor.nbytes for tensor in tensors), tensors[0].device
-
-
-def watch_exchanges(collective_watch: CollectiveWatch, seen: Callable[[], None]) -> Callable[[], None]:
-    """Records how long the caller waits for exchanges between two ranks, as between the stages of a pipeline.
-
-    Args:
-        collective_watch: Sees the waits.
-        seen: Called at an exchange inside a step.
-
-    Returns:
-        A function that undoes it.
-
-    Raises:
-        Misfit: This torch has others.
-    """
-    undo = [
-        replace(
-            [dist.ProcessGroup], name,
-            collective_watch.surround(
-                require_fit(dist.ProcessGroup, name), partial(_record_exchange, collective_watch, seen, form)
-            ),
-        )
-        for name, form in EXCHANGES.items()
-    ]  # fmt: skip
-
-    def restore() -> None:
-        while undo:
-            undo.pop()()
-
-    return restore
-
-
-def _record_exchange(
-    collective_watch: CollectiveWatch,
-    seen: Callable[[], None],
-    form: _Exchange,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-) -> Any:
-    """Makes one exchange, recorded, whose wait will be recorded."""
-    if getattr(args[0], "group_desc", "") == OWN_GROUP:
-        return original(*args, **options)
-    ticket = _begin_exchange(collective_watch, form, args, options)
-    work = original(*args, **options)
-    if collective_watch.recorder.recording:
-        seen()
-    if collective_watch.batch is not None:
-        received = form.kind != _SEND  # the work of the whole block is what is waited for
-        collective_watch.batch.exchanges.insert(len(collective_watch.batch.exchanges) if received else 0, ticket)
-    elif isinstance(work, dist.Work):
-        collective_watch.works[work] = (EXCHANGE[0], ticket, True)
-    return work
-
-
-def _begin_exchange(
-    collective_watch: CollectiveWatch, form: _Exchange, args: tuple[Any, ...], options: dict[str, Any]
-) -> int:
-    """Records that an exchange is issued. Returns the ticket of the operation."""
-    tensors, tag = pick(args, options, 1, "tensors"), pick(args, options, form.tag, "tag")
-    peer = pick(args, options, 2, form.peer_name) if form.peer_name else UNKNOWN
-    ranks = collective_watch.recorder.groups[collective_watch.look_up_code(args[0])][1]
-    if ranks is not None and type(peer) is int and 0 <= peer < len(ranks):
-        peer = ranks[peer]
-    known = isinstance(tensors, (list, tuple)) and type(peer) is int and type(tag) is int
-    if not known or not tensors:
-        return UNKNOWN
-    places = {tensor.device for tensor in tensors}
-    on_device = all(collective_watch.ends_on_device(args[0], place) for place in places)
-    if not on_device and any(place.type != "cpu" for place in places):
-        return UNKNOWN
-    return collective_watch.recorder.begin_operation(
-        form.kind, peer=peer, tag=tag, size_bytes=sum([tensor.nbytes for tensor in tensors]), on_device=on_device
-    )

@@ -190,14 +190,17 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
             reductions.around = _WatchedGroup(model.process_group, reductions)
             _reductions[model] = reductions
     if reductions is not None and reductions.around is not None:
-        model.reducer._update_process_group(reductions.around)
-        collective_watch.undo.append(functools.partial(_put_back, weakref.ref(model)))
+        choose = functools.partial(_choose_group, weakref.ref(model))
+        # In a step of which nothing is recorded, DDP uses its own group: the way through one in Python costs most.
+        collective_watch.undo += [functools.partial(choose, True), collective_watch.tell_skipping(choose)]
 
 
-def _put_back(model: weakref.ref[DistributedDataParallel]) -> None:
+def _choose_group(model: weakref.ref[DistributedDataParallel], original: bool) -> None:
+    """Has a model, unless it is gone, reduce through its own process group, or through the one around it."""
     watched = model()
     if watched is not None:
-        watched.reducer._update_process_group(watched.process_group)
+        around = None if original else _reductions[watched].around
+        watched.reducer._update_process_group(watched.process_group if around is None else around)
 
 
 def watch_hooks(collective_watch: CollectiveWatch) -> Callable[[], None]:

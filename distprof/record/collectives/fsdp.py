@@ -142,7 +142,7 @@ class _WatchedObject:
         )  # fmt: skip
 
         def watched(*args: Any, **options: Any) -> Any:
-            if not collective_watch.on or is_compiling():
+            if not collective_watch.on or recorder.skipping or is_compiling():
                 return inner(*args, **options)
             try:
                 # What a host waits for needs no further call: each costs more than all that it does.

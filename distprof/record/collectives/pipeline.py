@@ -16,7 +16,7 @@ import torch
 from distprof.compiling import is_compiling, skip_compile
 from distprof.error_boundary import ErrorBoundary
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
-from distprof.patching import after_import, replace, require_fit
+from distprof.patching import Swap, after_import, require_fit, step_aside
 from distprof.record.collectives.coalescing import pick
 from distprof.record.collectives.collective_watch import CollectiveWatch
 
@@ -41,7 +41,9 @@ def watch_stages(collective_watch: CollectiveWatch) -> Callable[[], None]:
         with collective_watch.leave_out("the micro-batches of pipelines are"):
             base = require_fit(sys.modules[_STAGES], "_PipelineStageBase")
             fits = {name: require_fit(base, name, {1: number}) for name, (_, number) in _CALLS.items()}
-            undo.extend(replace([base], name, _wrap(each, name, part, collective_watch)) for name, each in fits.items())
+            swaps = [Swap(base, name, _wrap(each, name, part, collective_watch)) for name, each in fits.items()]
+            undo.extend(swap.undo for swap in swaps)
+            undo.append(collective_watch.tell_skipping(functools.partial(step_aside, swaps)))
 
     undo.append(after_import(_STAGES, begin))
 
@@ -70,7 +72,7 @@ def _wrap(
 
     @functools.wraps(original)
     def watched(stage: Any, *args: Any, **options: Any) -> Any:
-        if is_compiling():
+        if recorder.skipping or is_compiling():
             return original(stage, *args, **options)
         ticket = part.run(begin, stage, args, options)
         try:

@@ -69,6 +69,8 @@ class StepWriter:
         self._exchanges = False
         self.gpu: GpuSampler | None = None
         """What samples the rank's GPU. None: nothing does."""
+        self.watch_steps: Callable[[Sequence[StepRecord]], None] | None = None
+        """Receives steps as they are packed. None: nothing does."""
         self.forwards: int | None = None
         """Forwards without gradients of a rank that takes no step. None: it takes steps."""
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
@@ -131,6 +133,8 @@ class StepWriter:
                 self._stalled = None
             if self._interrupted is not None and has_passed(self._interrupted, record):
                 self._interrupted = None
+        if self.watch_steps is not None:
+            self.watch_steps(records)
         in_use, peak = read_memory(self._device)
         rows = [
             pack_row(record, memory_bytes=in_use, memory_peak_bytes=peak, window=self._is_in_window(record))
@@ -154,8 +158,9 @@ class StepWriter:
 
     def note_exchange(self) -> None:
         """Ranks have sent to each other point to point inside a step."""
-        self._exchanges = True
-        self.note(EXCHANGES)
+        if not self._exchanges:
+            self._exchanges = True
+            self.note(EXCHANGES)
 
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
         """Reports that the run folder is no longer written; only once, whatever else fails later."""

@@ -7,13 +7,12 @@ step, on any thread, is not mistaken for one of the next step.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
 from distprof.record.step.timeline import MAX_SEGMENTS
-from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride, is_kept
+from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride, is_kept, round_up_stride
 
 ASYNCHRONOUS = 1
 """The caller goes on and may wait later; how long is known only if that wait is seen."""
@@ -141,8 +140,7 @@ class CollectiveStride:
         """
         if self._number and self._fixed is None:
             self._costs.append(self._spent_ns / max(now_ns - self._begun_ns, 1))
-            needed = median(self._costs) / MAX_COST_RATIO
-            cheap = 1 << max(0, math.ceil(math.log2(max(needed, 1.0))))
+            cheap = round_up_stride(median(self._costs) / MAX_COST_RATIO)
             self.every = max(choose_stride(self._number, timed=True), cheap)
         self._number, self._spent_ns, self._begun_ns = 0, 0, now_ns
         if self._fixed is not None:

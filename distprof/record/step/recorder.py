@@ -40,15 +40,13 @@ class Recorder:
         every: int | None = None,
         ranges: PhaseRanges | None = None,
     ) -> None:
-        """Allocates everything a step needs.
-
-        Args:
-            phases: False at level off, where only steps are timed.
-            now_ns: The host clock, monotonic, ns.
-            device: What runs behind the host, if there is a device.
-            num_events: Size of the ring of events that time it.
-            every: Collectives are timed on the device in every so many steps; 0: never. None: as their cost allows.
-            ranges: NVTX ranges, if a tool listens.
+        """Args:
+        phases: False at level off, where only steps are timed.
+        now_ns: The host clock, monotonic, ns.
+        device: What runs behind the host, if there is a device.
+        num_events: Size of the ring of events that time it.
+        every: Collectives are timed on the device in every so many steps; 0: never. None: as their cost allows.
+        ranges: NVTX ranges, if a tool listens.
         """
         self._now, self._phases = now_ns, phases
         self.ranges = ranges
@@ -67,8 +65,10 @@ class Recorder:
         """Name and global ranks of each process group, by code; None: all ranks. Append-only."""
         self.step = 0
         """The open step, or the last one."""
-        self._warmup, self._shadow, self._tokens, self._micro_steps = False, False, 0, 0
-        self._found_micro_steps = 0
+        self._warmup = False
+        self.shadow = False
+        """Whether the open step, or the last one, is a shadow step."""
+        self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
         self.pauses = Pauses()
         """What stops the training thread in the open step."""
@@ -79,17 +79,16 @@ class Recorder:
         """Whether a step is running."""
         self.recording = False
         """Whether a step is running with instruments: neither at level off nor in a shadow step."""
+        self.skipping = False
+        """Whether a shadow step is running, in which what is around torch has nothing to do."""
+        self.on_skipping: list[Callable[[bool], None]] = []
+        """Told when a shadow step follows one that was none, or the reverse."""
         self.between = BetweenSteps(now_ns, on=phases)
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
         self.finished = FinishedSteps()
         self.on_device = DeviceSteps(device, self.finished, now_ns, num_events=num_events, every=every)
         """Steps until the device has finished them."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether collectives issued now are recorded: in a step, or between two."""
-        return self.recording or self.between.open
 
     def begin_step(self, step: int, *, warmup: bool, shadow: bool = False) -> None:
         """Opens a step; one left open by an exception is closed as failed.
@@ -108,7 +107,11 @@ class Recorder:
         while self._before_step:
             self._before_step.pop(0)()
         self._last_buckets.begin_step()
-        self.step, self._warmup, self._shadow = step, warmup, shadow
+        if self.on_skipping and shadow is not self.shadow:
+            for tell in self.on_skipping:
+                tell(shadow)
+        self.skipping = shadow
+        self.step, self._warmup, self.shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
         self.pauses.begin_step(warmup=warmup)
@@ -135,24 +138,21 @@ class Recorder:
         if self.ranges is not None:
             self.ranges.end_step()
         record = StepRecord(
-            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
+            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self.shadow,
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
             squared_lengths=self._squared_lengths or self._found_squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
             logged=operations if self.recording else None, pauses=self.pauses.times if self.recording else None,
         )  # fmt: skip
-        self.open = self.recording = False
+        self.open = self.recording = self.skipping = False
         self.on_device.close(record, (self._loss, self._grad_norm))
         self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.
-
-        Raises:
-            ValueError: No step is open.
-        """
+        Raises ValueError if no step is open."""
         if not self.open:
             raise ValueError("profiler.phase() outside profiler.step()")
         if self.recording:
@@ -201,11 +201,14 @@ class Recorder:
         if self.recording:
             if self._tail is not None:
                 self._keep_tail()
-            position = self.timeline.count - 1
-            code, open_ticket = self.timeline.codes[position], self._issued.ticket_of_wait(position)
-            self._interrupted = None if code == self.timeline.phase else (code, open_ticket)
-            now_ns = self._switch(code)
-            self._note_wait(ticket)
+            timeline, position = self.timeline, self.timeline.count - 1
+            code = timeline.codes[position]
+            self._interrupted = None if code == timeline.phase else (code, self._issued.ticket_of_wait(position))
+            now_ns = timeline.switch(code)
+            if self._stamping:
+                self._stamp()
+            if ticket >= 0:
+                self._note_wait(ticket)
             return now_ns
         return self.between.wait()
 
@@ -221,14 +224,15 @@ class Recorder:
         if self.recording:
             if self._tail is not None:
                 self._keep_tail()
-            interrupted, self._interrupted = self._interrupted, None
-            if interrupted is not None:
-                now_ns = self._switch(interrupted[0])
-                self._note_wait(interrupted[1])
-                return now_ns
-            if self.ranges is not None:
+            code, ticket = self._interrupted or (self.timeline.phase, -1)
+            if self._interrupted is None and self.ranges is not None:
                 self.ranges.end_mark()
-            return self._switch(self.timeline.phase)
+            self._interrupted, now_ns = None, self.timeline.switch(code)
+            if self._stamping:
+                self._stamp()
+            if ticket >= 0:
+                self._note_wait(ticket)
+            return now_ns
         return self.between.resume()
 
     def discard_mark(self) -> None:
@@ -413,13 +417,12 @@ class Recorder:
         """Records that a stage begins to compute, or that something is sent or received; see `facts.micro_batches`.
 
         Between two steps it belongs to the next one, except in a stretch. ``on_device``: it is an exchange there.
-
-        Returns:
-            Its ticket; -1: it is not recorded.
+        Returns its ticket; -1: it is not recorded.
         """
         if not (self.recording or (self.between.open and not self.between.stretches)):
             return -1
-        facts = (kind, micro_batch, stage, peer, tag, size_bytes, self._draw_border())
+        now_ns = self._draw_border() if self._stamping else self._now()
+        facts = (kind, micro_batch, stage, peer, tag, size_bytes, now_ns)
         return self._operations.begin(facts, on_device=on_device)
 
     def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
@@ -430,7 +433,7 @@ class Recorder:
             waits_from_ns: Since when it was waited for, host clock. 0: not at all.
             now_ns: When it was over. 0: now.
         """
-        now_ns = now_ns or self._draw_border()
+        now_ns = now_ns or (self._draw_border() if self._stamping else self._now())
         self._operations.end(ticket, waits_from_ns or now_ns, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
@@ -467,19 +470,14 @@ class Recorder:
         """The time now, host clock. In a step whose collectives are timed on a device, a segment of the same kind
         begins there, so that it is known on the device's clock too."""
         timeline, timed = self.timeline, self.on_device
-        if not (self.recording and self._stamping and timed.times_collectives) or timeline.lost:
+        if not (self.recording and timed.times_collectives) or timeline.lost:
             return self._now()
         position = timeline.count - 1
         ticket = self._issued.ticket_of_wait(position)
-        now_ns = self._switch(timeline.codes[position])
+        now_ns = timeline.switch(timeline.codes[position])
+        self._stamp()
         self._note_wait(ticket)
         timed.stride.spend(self._now() - now_ns, collectives=1)
-        return now_ns
-
-    def _switch(self, code: int) -> int:
-        now_ns = self.timeline.switch(code)
-        if self._stamping:
-            self._stamp()
         return now_ns
 
     def _break(self, *, raised: bool) -> None:

@@ -53,16 +53,21 @@ def describe_plain(report: Report) -> dict[str, Any]:
     return plain
 
 
-def write_files(folder: Path, run: Run, report: Report, *, pftrace: bool = False) -> Written:
+def write_files(
+    folder: Path, run: Run, report: Report, *, pftrace: bool = False, most_slices: int | None = None
+) -> Written:
     """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
-    atomically; never raises OSError. With ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package."""
+    atomically; never raises OSError. With ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package.
+    ``most_slices`` is as for `describe_trace`."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_html(report, measure_page(run, report))),
         "report.json": lambda path: write_json(path, describe_plain(report)),
-        "trace.json.gz": lambda path: write_whole(path, render_trace(run, report)),
+        "trace.json.gz": lambda path: write_whole(path, render_trace(run, report, most_slices)),
     }
     if pftrace:
-        writers["trace.pftrace.gz"] = lambda path: write_whole(path, pack_protobuf(*_describe_trace(run, report)))
+        writers["trace.pftrace.gz"] = lambda path: write_whole(
+            path, pack_protobuf(*_describe_trace(run, report, most_slices))
+        )
     return write_each(folder, writers | list_writers(list_module_tables(report)))
 
 
@@ -82,12 +87,14 @@ def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> W
     return Written(names=tuple(names), problem=problem)
 
 
-def render_trace(run: Run, report: Report) -> Iterator[bytes]:
+def render_trace(run: Run, report: Report, most_slices: int | None = None) -> Iterator[bytes]:
     """The timeline of ``trace.json.gz`` in parts; the same run is the same file."""
-    return pack_json(*_describe_trace(run, report))
+    return pack_json(*_describe_trace(run, report, most_slices))
 
 
-def _describe_trace(run: Run, report: Report) -> tuple[dict[str, object], Iterator[TraceEvent]]:
+def _describe_trace(
+    run: Run, report: Report, most_slices: int | None
+) -> tuple[dict[str, object], Iterator[TraceEvent]]:
     run, _ = name_groups(run)
     names = {info.rank: name_rank(report, info.rank) for info in run.ranks}
-    return describe_trace(run, names, [timeline.step for timeline in report.timelines])
+    return describe_trace(run, names, [timeline.step for timeline in report.timelines], most_slices)

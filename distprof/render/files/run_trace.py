@@ -39,7 +39,7 @@ from distprof.render.files.trace_events import (
 from distprof.render.units import clean_text
 
 MOST_SLICES = 300_000
-"""The steps that a report shows come first, then the first steps, as many as have so many slices together."""
+"""The steps that a report shows come first, then the first steps, as many as have so many slices together: some 3 s."""
 STEPS_AT_ONCE = 100
 OPERATIONS_AT_ONCE = 50_000
 """Sends and receives are matched for a few steps at a time."""
@@ -48,17 +48,18 @@ STEPS, STEPS_ON_DEVICE, PHASE_TRACK, PASSES, SENDS, RECEIVES, COLLECTIVES = rang
 _PASS_NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
 
 
-def describe_trace(run: Run, names: Mapping[int, str], first: Sequence[int] = ()) -> tuple[
-    dict[str, object], Iterator[TraceEvent]
-]:  # fmt: skip
+def describe_trace(
+    run: Run, names: Mapping[int, str], first: Sequence[int] = (), most_slices: int | None = None
+) -> tuple[dict[str, object], Iterator[TraceEvent]]:
     """What the file says of itself, and its events.
 
     Args:
         run: The facts.
         names: What ranks are called, with their coordinates; the others by number.
         first: Numbers of steps that are shown if there are too many for all.
+        most_slices: As `MOST_SLICES`, if not that many.
     """
-    writer = _RunTrace(run, names, first)
+    writer = _RunTrace(run, names, first, MOST_SLICES if most_slices is None else most_slices)
     return writer.describe(), writer.list_events()
 
 
@@ -77,12 +78,12 @@ class _Placed:
 class _RunTrace:
     """One pass over a run."""
 
-    def __init__(self, run: Run, names: Mapping[int, str], first: Sequence[int]) -> None:
+    def __init__(self, run: Run, names: Mapping[int, str], first: Sequence[int], most_slices: int) -> None:
         self.run, self.names = run, names
         self.measured_steps = choose_measured_steps(run)
         self.clocks: ClockMap = map_clocks(run)
         self.devices: DeviceClockMap = map_device_clocks(run)
-        self.columns, self.num_steps = _choose_columns(run, first)
+        self.columns, self.num_steps = _choose_columns(run, first, most_slices)
         self.numbers = np.nanmax(run.column("step"), axis=0, initial=-1)
         self.origins_ns = self._find_origins()
         self.shifts_ns = [self._find_shift(position) for position in range(len(run.ranks))]
@@ -187,14 +188,12 @@ class _RunTrace:
     def _put(
         self, position: int, kind: int, track: str, name: str, span_ns: Sequence[float], args: Mapping[str, object],
         flow: FlowPoint | None = None,
-    ) -> Iterator[TraceEvent]:  # fmt: skip
+    ) -> list[TraceEvent]:  # fmt: skip
         """A slice and, where it is new, its track before it."""
-        pid, (begin, end) = self.run.ranks[position].rank, map(int, span_ns)
+        pid, begin, end = self.run.ranks[position].rank, int(span_ns[0]), int(span_ns[1])
         tid, new = self.tracks.place(pid, kind, track, begin, end)
-        if new is not None:
-            yield new
-        flows = () if flow is None else (flow,)
-        yield TraceSlice(pid=pid, tid=tid, name=name, begin_ns=begin, end_ns=end, args=args, flows=flows)
+        there = TraceSlice(pid, tid, name, begin, end, args, () if flow is None else (flow,))
+        return [there] if new is None else [new, there]
 
     def _list_step(self, position: int, column: int) -> Iterator[TraceEvent]:
         """The step, its segments, and what was counted in it."""
@@ -387,7 +386,7 @@ class _RunTrace:
         return points
 
 
-def _choose_columns(run: Run, first: Sequence[int]) -> tuple[list[int], int]:
+def _choose_columns(run: Run, first: Sequence[int], most_slices: int) -> tuple[list[int], int]:
     """Positions of the steps that are shown, in order, and how many there are."""
     numbers = np.nanmax(run.column("step"), axis=0, initial=-1)
     there = np.flatnonzero(numbers >= 0).tolist()
@@ -406,7 +405,7 @@ def _choose_columns(run: Run, first: Sequence[int]) -> tuple[list[int], int]:
                     slices[column_of[step]] += count
     told = [column_of[step] for step in first if step in column_of]
     order = [*dict.fromkeys([*told, *there])]
-    fit = np.cumsum(slices[order]) <= MOST_SLICES if order else np.zeros(0, dtype=bool)
+    fit = np.cumsum(slices[order]) <= most_slices if order else np.zeros(0, dtype=bool)
     return sorted(order[: max(int(fit.sum()), 1)]), len(there)
 
 

@@ -7,8 +7,8 @@ same time goes to tracks of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,7 @@ class TraceTrack:
 FlowRole = Literal["s", "t", "f"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowPoint:
+class FlowPoint(NamedTuple):
     """One end of an arrow, or a point on its way, on the slice that it stands in."""
 
     number: int
@@ -43,16 +42,15 @@ class FlowPoint:
     """Inside of its slice; a later point of the arrow is never earlier."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSlice:
-    """Something that takes time."""
+class TraceSlice(NamedTuple):
+    """Something that takes time. A tuple, as there are tens of thousands: the end of a job waits for its timeline."""
 
     pid: int
     tid: int
     name: str
     begin_ns: int
     end_ns: int
-    args: Mapping[str, object] = field(default_factory=dict)
+    args: Mapping[str, object]
     flows: tuple[FlowPoint, ...] = ()
 
 
@@ -89,10 +87,11 @@ class Tracks:
             end_ns: Where it is free again.
         """
         busy_ns = self._busy_ns.setdefault((pid, kind), [])
-        lane = next((at for at, free_ns in enumerate(busy_ns) if free_ns <= begin_ns), len(busy_ns))
-        tid = kind * LANES + min(lane, LANES - 1)
-        if lane < len(busy_ns):
-            busy_ns[lane] = end_ns
-            return tid, None
+        for lane, free_ns in enumerate(busy_ns):
+            if free_ns <= begin_ns:
+                busy_ns[lane] = end_ns
+                return kind * LANES + min(lane, LANES - 1), None
+        lane = len(busy_ns)
         busy_ns.append(end_ns)
+        tid = kind * LANES + min(lane, LANES - 1)
         return tid, TraceTrack(pid=pid, tid=tid, name=name if lane == 0 else f"{name} ({lane + 1})")

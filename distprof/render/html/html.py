@@ -15,7 +15,6 @@ from distprof.render.html.svg import draw_devices, draw_phases
 from distprof.render.html.waterfall import draw_waterfall
 from distprof.render.html.who_waits import tabulate_who_waits
 from distprof.render.markup import list_texts, make_section, show, show_rows, tabulate
-from distprof.render.sections.card import list_numbers, make_card
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.headline import list_job_facts
 from distprof.render.sections.job_modules import draw_modules
@@ -24,6 +23,7 @@ from distprof.render.sections.section_types import Card, Fact, Section, ShownFin
 from distprof.render.sections.sections import list_sections
 from distprof.render.sections.trace_rows import choose_devices
 from distprof.render.sections.traced_modules import draw_traced_modules
+from distprof.render.summary.card import list_numbers, make_card
 from distprof.render.units import clean_text
 from distprof.report.page_report import PageReport
 from distprof.report.report import Report

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from distprof.facts.run import PHASES
-from distprof.render.sections.progress import (
+from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.progress import (
     choose_ranks,
     describe_end,
     describe_freshness,
@@ -12,8 +13,7 @@ from distprof.render.sections.progress import (
     list_urgent,
     show_ranks,
 )
-from distprof.render.sections.screen import describe_advice
-from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.screen import describe_advice
 from distprof.render.units import clean_text, format_age
 from distprof.report.progress import Progress
 from distprof.report.report import Report

@@ -87,7 +87,7 @@ def describe_device_clocks(report: Report) -> str:
 
 
 def describe_overhead(overhead: OverheadReport | None) -> str:
-    """The cost with its interval: ``costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)``.
+    """The cost with its interval: ``costs 0.4 % of a recorded step (0 % to 1.1 %, 12 shadow steps)``.
 
     If recording costs nothing, noise makes the measured ratio negative half of the time; that is shown as 0.
     """
@@ -98,4 +98,4 @@ def describe_overhead(overhead: OverheadReport | None) -> str:
     if overhead.high_ratio <= 0:
         return f"costs nothing measurable ({steps})"
     cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))
-    return f"costs {cost} of a step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"
+    return f"costs {cost} of a recorded step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distprof.facts.run import Phase
+from distprof.facts.run import Stretch
 from distprof.render.sections.cause_words import show_share
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
@@ -184,8 +184,8 @@ def _describe(cause: PipelineCause, shape: PipelineShape) -> str:
 def _describe_held_up(cause: PipelineCause, shape: PipelineShape) -> str:
     late = "" if cause.late_ns is None else f"{format_time(cause.late_ns)} "
     where = "" if cause.phase is None else f" in {clean_text(cause.phase)}"
-    if cause.alone and cause.phase == Phase.OTHER:
-        where = " between steps"
+    if cause.phase == Stretch.BETWEEN:
+        where = f" {Stretch.BETWEEN}"
     name = shape.rank_name or f"stage {cause.stage}"
     if cause.alone:
         return (

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.pipeline import list_pipeline
-from distprof.render.sections.screen import describe_advice, list_end, list_speed, list_tables
 from distprof.render.sections.section_types import Fact, Section, ShownFinding
 from distprof.render.sections.trace_rows import list_findings
+from distprof.render.summary.screen import describe_advice, list_end, list_speed, list_tables
 from distprof.render.terminal.terminal import list_verdict, make_grid, make_title
 from distprof.render.terminal.terminal_tables import print_parts
 from distprof.render.units import clean_text
@@ -33,7 +33,7 @@ than one finding are shown."""
 
 
 def render_screen(report: Report, console: Console, *, names: Sequence[str], folder: str | None, again: str) -> None:
-    """Prints what a person reads first; arguments as of `distprof.render.sections.screen.list_end`."""
+    """Prints what a person reads first; arguments as of `distprof.render.summary.screen.list_end`."""
     head = [*_list_ends(report), *list_verdict(report)]
     findings = [_show_title(finding) for finding in list_findings(report).findings[:MAX_FINDINGS]]
     advice = describe_advice(report)

@@ -6,7 +6,9 @@ from rich.console import Console, Group, RenderableType
 from rich.segment import Segments
 from rich.text import Text
 
-from distprof.render.sections.progress import (
+from distprof.render.sections.section_types import Fact
+from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.progress import (
     describe_end,
     describe_freshness,
     describe_progress,
@@ -15,9 +17,7 @@ from distprof.render.sections.progress import (
     list_urgent,
     show_ranks,
 )
-from distprof.render.sections.screen import describe_advice
-from distprof.render.sections.section_types import Fact
-from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.screen import describe_advice
 from distprof.render.terminal.terminal import list_verdict, make_grid, make_title
 from distprof.render.terminal.terminal_tables import encode_parts, fit_table
 from distprof.render.units import clean_text, format_age

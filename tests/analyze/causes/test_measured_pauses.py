@@ -10,8 +10,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, FloatArray, Run
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
 from distprof.report.wait_report import VerdictKind
 from tests.factories import MS, USUAL_NS, make_run

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, FloatArray, Run
 from distprof.facts.scheduling import SCHEDULING, SCHEDULING_FIELDS
-from distprof.render.sections.card import make_card
 from distprof.render.sections.cause_words import list_causes
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.sections import show_scheduling
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.card import make_card
+from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpuReason
 from distprof.report.wait_report import Cause, VerdictKind
@@ -115,7 +115,8 @@ def test_a_rank_with_more_threads_than_cores_by_hand() -> None:
             "(its cgroup's quota of 2 cores is used up; backward",
             "limits.cpu",
         ),
-        ({"busy_ns": 100 * MS, "steal_ns": 6 * MS}, OffCpuReason.STEAL, "other guests of its machine", "overbooked"),
+        ({"busy_ns": 100 * MS, "steal_ns": 8 * MS}, OffCpuReason.STEAL, "other guests of its machine", "overbooked"),
+        ({"busy_ns": 100 * MS, "steal_ns": 7 * MS}, OffCpuReason.OTHERS, "(other processes run on its 2", "pin it"),
         ({"threads": np.nan}, None, "of each step (backward", "fewer cores than threads"),
     ],
 )

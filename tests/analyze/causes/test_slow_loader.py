@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from distprof.analyze import analyze
 from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.run import FloatArray, Run
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind

@@ -23,8 +23,8 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps, read_ti
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, Clock, Phase, Run, Stretch
 from distprof.render.sections.cause_words import list_causes
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.wait_report import Cause
 from tests.analyze.stats.test_significance import make_series
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, detect, draw_drift, draw_own, make_cycles

@@ -11,8 +11,8 @@ import pytest
 from distprof.analyze import analyze
 from distprof.facts.gpu import LIMIT_BITS, ClockLimit
 from distprof.facts.run import Run
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind
 from tests.factories import MS, make_run

@@ -36,7 +36,12 @@ def make_added(microseconds: float) -> AddedTime:
 def make_wrapped(**microseconds: float) -> dict[str, WrapperCost]:
     return {
         name: WrapperCost(
-            step_ns=1000 * US, added=make_added(value), training=make_added(value / 2), background_ns=30 * US
+            step_ns=1000 * US,
+            added=make_added(value + 60),
+            training=make_added(value / 2),
+            skipped=make_added(value - 20),
+            stride=4,
+            background_ns=30 * US,
         )
         for name, value in microseconds.items()
     }
@@ -118,8 +123,9 @@ def test_real_steps_are_held_to_their_own_limits_by_the_whole_interval(
     for line, name, value, limit, verdict in zip(
         lines, ("DDP, 13 buckets", "FSDP2, 14 units"), (ddp, fsdp), (100, 250), verdicts, strict=True
     ):
-        shown = f"{value:.1f} ({value - 2:.1f} to {value + 2:.1f}) us of processor time a step, {verdict} the limit"
-        assert line.startswith(f"{name}, with everything around torch: {shown} of {limit:.1f} us; ")
+        shown = f"{value:.1f} ({value - 2:.1f} to {value + 2:.1f}) on average, {verdict} the limit of {limit:.1f}. "
+        assert line.startswith(f"{name}, with everything around torch, us of processor time a step: recorded ")
+        assert "of such steps one burst of steps in 4 is recorded" in line and shown in line
 
 
 def test_a_pair_that_something_else_disturbs_does_not_count() -> None:

@@ -90,6 +90,7 @@ dist.destroy_process_group()
     assert not {name for name in watched - plain if name.startswith(HEAVY)}
     wrapped = {Path(word).name for word in watched - plain if "/distprof/" in word}
     assert wrapped == {"collective_watch.py", "instrumentation.py"}
+    assert not {name for name in watched if name.startswith(("distprof.analyze.causes", "distprof.render.sections"))}
 
 
 @pytest.mark.parametrize(

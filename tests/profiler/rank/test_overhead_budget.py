@@ -21,9 +21,9 @@ from distprof.profiler.rank.overhead_budget import (
     MAX_KEPT_STEPS,
     Budget,
     BudgetEvidence,
-    draw_index,
     keep_budget,
 )
+from distprof.profiler.rank.recorded_steps import draw_index
 from distprof.record.gather.gather import Exchange
 from distprof.report.wait_report import OverheadReport
 from distprof.storage.run_folder import read_run
@@ -222,8 +222,8 @@ def run_until_it_stops(world: World, folder: str) -> None:
         after += job.profiler._plan.always
     job.profiler.close()
     assert after == 5
-    (line,) = said if world.rank == 0 else ["costs 50.0 % of a step"]
-    assert "costs 50.0 % of a step" in line
+    (line,) = said if world.rank == 0 else ["costs 50.0 % of a recorded step"]
+    assert "costs 50.0 % of a recorded step" in line
 
 
 def test_recording_stops_on_every_rank_and_the_report_says_so(tmp_path: Path) -> None:

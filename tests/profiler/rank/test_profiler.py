@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.profiler.rank.overhead_budget import ShadowPlan
 from distprof.profiler.rank.profiler import Profiler
+from distprof.profiler.rank.recorded_steps import ShadowPlan
 from distprof.record.step.recorder import Recorder
 from tests.fakes import FakeClock
 

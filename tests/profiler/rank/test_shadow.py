@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase
-from distprof.profiler.rank.overhead_budget import RecordingSwitch, ShadowPlan, draw_index
+from distprof.profiler.rank.recorded_steps import RecordingSwitch, ShadowPlan, draw_index
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_row import pack_row
 from distprof.record.step.timeline import PhaseContext

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from distprof.facts.run import Run
 from distprof.profiler.rank.build_profiler import Job
-from distprof.profiler.rank.overhead_budget import ShadowPlan
 from distprof.profiler.rank.profiler import Profiler
+from distprof.profiler.rank.recorded_steps import ShadowPlan
 from distprof.profiler.session.session import Session
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord

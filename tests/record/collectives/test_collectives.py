@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, CollectiveKind, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import EXCHANGES, watch_collectives, watch_exchanges
+from distprof.record.collectives.collectives import watch_collectives
+from distprof.record.collectives.exchanges import EXCHANGES, watch_exchanges
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import SeenCollective, StepRecord
 from distprof.world import World
@@ -394,7 +395,7 @@ def see_exchanges(world: World) -> None:
     waits = (*record.issued.exchanges, record.issued.waits[0][0])
     assert wait_in_forward(record) == sum(record.segments.durations_ns[at] for at in waits)
     assert items[0].exposed_ns == record.segments.durations_ns[waits[-1]]
-    for step in undo:
+    for step in reversed(undo):
         step()
     assert [vars(dist.ProcessGroup)[name] for name in EXCHANGES] == before
     exchange(world)

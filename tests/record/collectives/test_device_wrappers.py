@@ -22,8 +22,9 @@ from benchmarks.simulate.device_graph import CapturedWork
 from distprof.facts.micro_batches import OPERATION_KINDS
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.collectives.collectives import EXCHANGES, watch_collectives, watch_exchanges
+from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.collectives.ddp import watch_ddp
+from distprof.record.collectives.exchanges import EXCHANGES, watch_exchanges
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
 from tests.record.collectives.device_group import DeviceGroup, Issued, Layer, open_group

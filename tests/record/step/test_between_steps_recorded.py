@@ -198,7 +198,7 @@ def test_once_recording_has_stopped_for_its_cost_nothing_is_measured_here_either
     loop.run_step()
     loop.run_step()
     assert loop.read() == [NOTHING, [0] * 7, NOTHING]
-    assert not loop.recorder.listening
+    assert not loop.recorder.between.open
 
 
 MOVES = st.sampled_from(["enter", "exit", "wait", "resume", "count"])

@@ -76,7 +76,7 @@ def test_it_says_what_the_json_says(tmp_path: Any) -> None:
 
 
 def test_names_beyond_those_that_are_kept_are_written_in_full() -> None:
-    slices = [TraceSlice(pid=0, tid=1, name=f"name {at}", begin_ns=at, end_ns=at + 1) for at in range(MOST_NAMES + 5)]
+    slices = [TraceSlice(0, 1, f"name {at}", begin_ns=at, end_ns=at + 1, args={}) for at in range(MOST_NAMES + 5)]
     events = [TraceProcess(pid=0, name="rank 0"), TraceTrack(pid=0, tid=1, name="steps"), *slices]
     found = list_slices(parse(b"".join(pack_protobuf({}, events))))
     assert [name for _, name, *_ in found] == [each.name for each in slices]

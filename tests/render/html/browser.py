@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -47,6 +50,14 @@ OVERLAPS = """(() => {
   return over;
 })()"""
 """Pairs of texts on the page that cover each other, by more than a line's own leading."""
+
+
+def read_axe() -> str:
+    """The script of axe-core; skips the test where the package that holds it is not installed."""
+    spec = importlib.util.find_spec("axe_core_python")
+    if spec is None or spec.origin is None:
+        pytest.skip("axe-core-python is not installed")
+    return (Path(spec.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
 class Browser:
@@ -139,6 +150,16 @@ class Browser:
                 url = event["params"]["request"]["url"]
                 wrong += [] if url.startswith("file:") and url.endswith(".html") else [url]
         return wrong
+
+    def list_violations(self) -> list[str]:
+        """What axe-core finds that keeps people from using the page: rule, how many places, and the first of them."""
+        self.run(read_axe() + "; 0")
+        found = self.run(
+            "axe.run(document).then((found) => found.violations.map("
+            "(each) => `${each.id}, ${each.nodes.length}: ${each.nodes[0].html}`))"
+        )
+        assert isinstance(found, list)
+        return found
 
     def close(self) -> None:
         self.call("Browser.close")

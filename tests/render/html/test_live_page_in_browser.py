@@ -75,6 +75,7 @@ def test_what_the_job_says_is_text_and_the_end_is_said(tmp_path: Path) -> None:
         server.close()
         wait(browser, f"{SEEN}.includes('does not answer')")
         assert browser.run("document.getElementById('verdict').textContent") == HOSTILE
+        assert browser.list_violations() == []
     finally:
         server.close()
         browser.close()

@@ -104,6 +104,13 @@ def test_nothing_complains_and_no_text_covers_another(browser: Browser, pages: d
         assert [part for part in PARTS if f'"{part}' not in shown] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_keeps_people_from_using_the_page(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.open(pages[name], dark=name in ("four", "pipeline"), width=390 if name == "sweep" else 1280)
+    browser.run(UNFOLD)
+    assert browser.list_violations() == []
+
+
 def test_the_theme_is_switched_and_names_stay_text(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["hostile"])
     assert browser.run("document.images.length") == 0 and browser.run("document.scripts.length") == 2

@@ -20,8 +20,8 @@ from distprof.render.sections.cause_words import (
     name_cause,
     show_share,
 )
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.terminal.terminal_tables import SPARE
 from distprof.render.wandb.wandb_summary import make_summary

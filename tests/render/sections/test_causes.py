@@ -14,8 +14,8 @@ from distprof.render.sections.cause_words import (
     name_link,
     read_step_range,
 )
-from distprof.render.sections.screen import show_causes
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.screen import show_causes
 from distprof.report.wait_report import Cause, CauseReport, VerdictKind
 from tests.made_causes import FIRST, LAST, MS, make_cause, make_estimate, make_report, make_verdict
 

@@ -19,7 +19,7 @@ from distprof.report.wait_report import OverheadReport
 from tests.factories import MS, make_run
 
 COST = OverheadReport(clock="host", ratio=0.004, low_ratio=-0.002, high_ratio=0.011, shadow_steps=12)
-SAID = "costs 0.4 % of a step (0 % to 1.1 %, 12 shadow steps)"
+SAID = "costs 0.4 % of a recorded step (0 % to 1.1 %, 12 shadow steps)"
 
 
 def test_the_cost_stands_with_its_interval() -> None:
@@ -32,7 +32,7 @@ def test_the_cost_stands_with_its_interval() -> None:
 def test_no_cost_is_below_nothing() -> None:
     """What noise makes negative is 0, and the interval goes on from there."""
     noise = dataclasses.replace(COST, ratio=-0.003, low_ratio=-0.02)
-    assert describe_overhead(noise) == "costs 0 % of a step (0 % to 1.1 %, 12 shadow steps)"
+    assert describe_overhead(noise) == "costs 0 % of a recorded step (0 % to 1.1 %, 12 shadow steps)"
     slower = dataclasses.replace(COST, ratio=-0.03, low_ratio=-0.04, high_ratio=-0.01)
     assert describe_overhead(slower) == "costs nothing measurable (12 shadow steps)"
 

@@ -16,8 +16,8 @@ from distprof.analyze import analyze
 from distprof.facts.run import Phase
 from distprof.render.html.html import render_html
 from distprof.render.sections.cause_words import CAUSES
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict, list_what_ifs
+from distprof.render.summary.next_step import describe_next
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.units import format_time
 from distprof.report.report import Report

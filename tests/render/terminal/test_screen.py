@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.facts.run import Phase
-from distprof.render.sections.screen import list_parts, merge_small
+from distprof.render.summary.screen import list_parts, merge_small
 from distprof.render.terminal.screen import SCREEN_LINES, name_command, render_screen
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind

@@ -11,7 +11,7 @@ from rich.console import Console
 from distprof.analyze import analyze
 from distprof.facts.run import Clock
 from distprof.facts.stand import RankState
-from distprof.render.sections.progress import describe_freshness, describe_progress, draw_times
+from distprof.render.summary.progress import describe_freshness, describe_progress, draw_times
 from distprof.render.terminal.watch_screen import describe_watch_line, fit_watch_screen
 from distprof.report.progress import Progress, RankProgress
 from distprof.report.report import Report

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,34 @@ def test_tables_without_rows_and_other_bytes(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="line 1: not text"):
         read_operations(tmp_path / "y.csv")
     assert not is_operations(tmp_path)
+
+
+def test_a_parquet_file_that_contradicts_itself_does_not_end_the_process(tmp_path: Path) -> None:
+    """In a process of its own, which pyarrow would end."""
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    columns = {"dp": [0] * 2, "pp": [0, 1], "step": [0] * 2, "kind": ["gc"] * 2, "start_s": [0.0] * 2}
+    parquet.write_table(pyarrow.table({**columns, "duration_s": [1.0] * 2}), tmp_path / "x.parquet")
+    program = """
+import sys
+from pathlib import Path
+from distprof.errors import DistprofError
+from distprof.traces.operations.read_operations import read_operations
+path = Path(sys.argv[1])
+whole = path.read_bytes()
+foot = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+for at in range(foot, foot + 60):
+    for bit in (1, 2, 4):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+        try:
+            read_operations(path)
+        except DistprofError:
+            pass
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "x.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 class Hostile:

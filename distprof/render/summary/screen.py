@@ -22,10 +22,10 @@ from distprof.render.sections.ends import describe_generation
 from distprof.render.sections.hangs import HEADS, show_states
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
 from distprof.render.sections.module_tree import add_up
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, make_columns
 from distprof.render.sections.trace_rows import DEVICE_PARTS, is_traced
+from distprof.render.summary.next_step import describe_next
 from distprof.render.units import (
     clean_text,
     format_flops_per_s,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze import analyze
-from distprof.render.sections.card import list_numbers, make_card
+from distprof.render.summary.card import list_numbers, make_card
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, VerdictKind
 from distprof.traces.load_run import read_paths

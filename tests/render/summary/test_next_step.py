@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from distprof.analyze import analyze
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, Pattern, VerdictKind
 from tests.made_causes import make_cause, make_report

@@ -16,12 +16,12 @@ from distprof.render.sections.cause_words import (
     show_share,
 )
 from distprof.render.sections.hangs import describe_hang
-from distprof.render.sections.next_step import describe_next
 from distprof.render.sections.rank_names import name_rank
-from distprof.render.sections.screen import list_parts
 from distprof.render.sections.section_types import Card, Fact, ShownFinding
 from distprof.render.sections.trace_rows import is_traced, list_findings
 from distprof.render.sections.verdict import describe_verdict
+from distprof.render.summary.next_step import describe_next
+from distprof.render.summary.screen import list_parts
 from distprof.render.units import NOT_MEASURED, clean_text, format_number, format_ratio, format_time
 from distprof.report.report import Report
 from distprof.report.wait_report import LATE_KINDS, Estimate, VerdictKind

@@ -1,0 +1,87 @@
+"""How many steps are recorded: all, unless recording them would take more of the host than `MAX_COST_RATIO`.
+
+What recording takes cannot be measured while it records: reading a clock around each call costs as much as the call.
+So it is counted: so many changes of phase, collectives and operations in a step, each at what it takes on a slow
+machine whose caches the step's own work has filled. `ShadowPlan` leaves out what is too much, in bursts of steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
+
+from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS
+from distprof.record.step.step_record import StepRecord
+from distprof.storage.collective_records import round_up_stride
+
+MAX_COST_RATIO = 0.01
+"""Of the time from one step's begin to the next one's: what recording may take of the host on average."""
+MAX_STRIDE = 32
+"""At least one burst of so many is recorded, whatever it takes."""
+MIN_STEPS = 16
+"""Recorded steps, before anything is left out."""
+KEPT_STEPS = 64
+"""Newest steps whose costs and times count."""
+STEP_NS, SEGMENT_NS, COLLECTIVE_NS, OPERATION_NS = 40_000, 4_000, 25_000, 80_000
+"""What a step takes by itself, and each change of phase, collective, and send, receive or stage of a pipeline in it,
+with the background thread: `python -m benchmarks cost` and `attach-pipeline` measure them."""
+SLACK = 2.5
+"""By so much recording must be cheaper than the stride allows before more steps are recorded again."""
+LEFT_OUT = (
+    f"to record every step would take more than {100 * MAX_COST_RATIO:.0f} % of the host's time, so after the first "
+    f"steps some bursts of {BURST} are recorded, and only the step time of the others (profile.record=all records all)"
+)
+
+
+class Pace:
+    """Of how many bursts of steps one is recorded, from what the steps so far hold. Used by the background thread."""
+
+    def __init__(self, thin: Callable[[int], None], note: Callable[[str], None]) -> None:
+        """Begins with all steps.
+
+        Args:
+            thin: Receives another stride, a power of two, when it changes.
+            note: Adds a note for the coverage of this rank, unless it has it.
+        """
+        self._thin, self._note, self._stride = thin, note, 1
+        self._costs_ns: deque[int] = deque(maxlen=KEPT_STEPS)
+        self._intervals_ns: deque[int] = deque(maxlen=KEPT_STEPS)
+        self._begun_ns: int | None = None  # the newest step
+
+    def add(self, records: Sequence[StepRecord]) -> None:
+        """Takes finished steps, in order."""
+        begins_ns = [record.segments.begin_ns for record in records]
+        before = [] if self._begun_ns is None else [self._begun_ns]
+        self._intervals_ns.extend(after - begin for begin, after in pairwise([*before, *begins_ns]))
+        self._begun_ns = begins_ns[-1] if begins_ns else self._begun_ns
+        self._costs_ns.extend(estimate_cost_ns(record) for record in records if not record.shadow)
+        if len(self._costs_ns) < MIN_STEPS or not self._intervals_ns:
+            return
+        needed = find_needed(median(self._costs_ns), median(self._intervals_ns))
+        if needed > self._stride or needed * SLACK < self._stride:
+            stride = limit_stride(needed)
+            if stride != self._stride:
+                self._stride = stride
+                self._thin(stride)
+        if self._stride > 1 and records and records[-1].step >= FIRST_STEPS:  # none is left out before
+            self._note(LEFT_OUT)
+
+
+def find_needed(cost_ns: float, interval_ns: float) -> float:
+    """Of how many steps one may be recorded, if that takes so long and one begins after every interval."""
+    return cost_ns / (MAX_COST_RATIO * max(interval_ns, 1))
+
+
+def limit_stride(needed: float) -> int:
+    """The power of two that is no less than what is needed, but no more than `MAX_STRIDE`."""
+    return min(round_up_stride(needed), MAX_STRIDE)
+
+
+def estimate_cost_ns(record: StepRecord) -> int:
+    """What recording a step has taken of the host, all threads together, about."""
+    collectives = 0 if record.issued is None else len(record.issued.flags)
+    operations = 0 if record.operations is None else len(record.operations.order)
+    operations += 0 if record.logged is None else len(record.logged.facts)
+    return STEP_NS + len(record.segments.codes) * SEGMENT_NS + collectives * COLLECTIVE_NS + operations * OPERATION_NS

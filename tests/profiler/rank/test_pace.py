@@ -1,0 +1,143 @@
+"""How many steps are recorded, from what recording them would take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distprof.facts.run import Segments
+from distprof.profiler.rank.pace import (
+    COLLECTIVE_NS,
+    MAX_COST_RATIO,
+    MAX_STRIDE,
+    MIN_STEPS,
+    SEGMENT_NS,
+    STEP_NS,
+    Pace,
+    estimate_cost_ns,
+)
+from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS, ShadowPlan
+from distprof.record.step.collective_log import Issued
+from distprof.record.step.step_record import StepRecord
+
+MS = 1_000_000
+
+
+def make_step(
+    begin_ns: int, *, step: int = 0, collectives: int = 0, phases: int = 10, shadow: bool = False
+) -> StepRecord:
+    issued = Issued(
+        facts=[(0, 0, 0, 0, begin_ns)] * collectives, flags=[0] * collectives, ends=[], waits=[], exchanges=[],
+        first_ticket=0, lost=0,
+    )  # fmt: skip
+    return StepRecord(
+        step=step, warmup=False, failed=False, micro_steps=1, tokens=0, step_host_ns=0, segments_lost=0, shadow=shadow,
+        segments=Segments(begin_ns=begin_ns, codes=(0,) * phases, durations_ns=(0,) * phases),
+        issued=None if shadow else issued,
+    )  # fmt: skip
+
+
+class Job:
+    """Gives its steps to a pace, so many at a time, and keeps what that says."""
+
+    def __init__(self) -> None:
+        self.strides, self.notes, self._now_ns, self._step = list[int](), set[str](), 0, 0
+        self._pace = Pace(self.strides.append, self.notes.add)
+
+    def run(self, number: int, step_ns: int, **holds: Any) -> list[int]:
+        records = []
+        for _ in range(number):
+            records.append(make_step(self._now_ns, step=self._step, **holds))
+            self._now_ns += step_ns
+            self._step += 1
+        for first in range(0, number, 7):
+            self._pace.add(records[first : first + 7])
+        return self.strides
+
+
+def test_the_cost_of_a_step_by_hand() -> None:
+    assert estimate_cost_ns(make_step(0, collectives=13, phases=5)) == STEP_NS + 5 * SEGMENT_NS + 13 * COLLECTIVE_NS
+
+
+def test_all_steps_are_recorded_where_that_costs_little() -> None:
+    job = Job()
+    assert job.run(500, 100 * MS, collectives=13) == [] and not job.notes  # 0.4 ms of 100 ms
+
+
+def test_as_many_as_cost_one_percent_where_it_costs_more() -> None:
+    job = Job()
+    assert estimate_cost_ns(make_step(0, collectives=40)) == 1_080_000
+    assert job.run(500, 20 * MS, collectives=40) == [8]  # 5.4 % of a step: one step of 5.4 costs 1 %
+    assert len(job.notes) == 1 and "profile.record=all" in job.notes.pop()
+
+
+def test_it_is_said_once_a_step_is_left_out() -> None:
+    job = Job()
+    assert job.run(FIRST_STEPS, 20 * MS, collectives=40) == [8] and not job.notes
+    assert job.run(7, 20 * MS, collectives=40) == [8] and job.notes
+
+
+def test_a_job_that_gets_faster_or_slower_changes_it_and_noise_does_not() -> None:
+    job = Job()
+    assert job.run(200, 20 * MS, collectives=40) == [8]
+    for _ in range(20):
+        job.run(5, 19 * MS, collectives=40)
+        job.run(5, 23 * MS, collectives=40)
+    assert job.strides == [8]
+    assert job.run(200, 4 * MS, collectives=40) == [8, 32]
+    assert job.run(200, 500 * MS, collectives=40)[-1] == 1
+
+
+def test_single_steps_that_take_long_count_for_nothing() -> None:
+    job = Job()
+    for _ in range(30):
+        job.run(9, 20 * MS, collectives=40)
+        job.run(1, 5_000 * MS, collectives=40)
+    assert job.strides == [8]
+
+
+def test_without_enough_steps_nothing_is_left_out_and_shadow_steps_do_not_count_as_cheap() -> None:
+    job = Job()
+    assert job.run(MIN_STEPS - 1, MS // 10) == []
+    assert job.run(500, MS // 10, shadow=True) == []
+    assert job.run(1, MS // 10) == [MAX_STRIDE]
+    assert job.run(500, MS // 10, shadow=True) == [MAX_STRIDE]
+
+
+@settings(max_examples=60)
+@given(st.integers(10_000, 10**9), st.integers(0, 4000))
+def test_what_is_recorded_costs_no_more_than_it_may_unless_all_that_can_be_is_left_out(step_ns: int, n: int) -> None:
+    job = Job()
+    stride = [1, *job.run(100, step_ns, collectives=n)][-1]
+    ratio = estimate_cost_ns(make_step(0, collectives=n)) / step_ns
+    assert ratio / stride <= MAX_COST_RATIO or stride == MAX_STRIDE
+    assert stride == 1 or 2 * ratio / stride > MAX_COST_RATIO
+
+
+@pytest.mark.parametrize("stride", [2, 4, 32])
+def test_whole_bursts_are_recorded_among_those_of_every_smaller_stride(stride: int) -> None:
+    plan, less = ShadowPlan(0), ShadowPlan(0)
+    plan.thin(stride)
+    less.thin(stride // 2)
+    steps = range(MAX_STRIDE * BURST, (MAX_STRIDE + 64 * stride) * BURST)
+    assert not any(plan.is_shadow(step, warmup=False) for step in range(FIRST_STEPS))
+    kept = [step for step in steps if not plan.is_shadow(step, warmup=False)]
+    assert len(kept) == len(steps) // stride
+    assert all(step - step % BURST + place in kept for step in kept for place in range(BURST))
+    assert not any(less.is_shadow(step, warmup=False) for step in kept)
+
+
+def test_shadow_steps_are_drawn_among_those_that_are_recorded_and_all_are_asked_for() -> None:
+    plan = ShadowPlan(20)
+    assert not plan.is_shadow(1, warmup=False) and plan.look_at > 0
+    plan.thin(2)
+    kept = 0
+    for step in range(2, 4000):
+        assert step >= plan.look_at
+        kept += not plan.is_shadow(step, warmup=False)
+    assert 0.45 < kept / 4000 < 0.5
+    plan.thin(1)
+    assert sum(plan.is_shadow(step, warmup=False) for step in range(4000, 8000)) == 200
