@@ -74,8 +74,10 @@ def _collect(recorded: Recorded) -> _Passes | None:
     logs = np.log(np.maximum(recorded.graph.work_ns[rows], LEAST_NS))
     worker = recorded.worker[rows] % (found.num_replicas * found.num_stages)
     slot = (worker * len(NUMBERS) + found.kind[rows]) * (int(found.chunk.max()) + 2) + found.chunk[rows] + 1
-    # The passes of a single stage also have in common how fast it was in this step.
-    for same in (slot, recorded.graph.step[rows] if found.num_stages > 1 else recorded.worker[rows]):
+    # The passes of a single stage also have in common how fast it was in this step; and those of the first micro-batch,
+    # which a stage has waited for, that they begin with cold caches.
+    place = slot % (found.num_stages * len(NUMBERS) * (int(found.chunk.max()) + 2)) * (int(batch.max()) + 1) + batch
+    for same in (slot, recorded.graph.step[rows] if found.num_stages > 1 else recorded.worker[rows], place):
         logs = logs - _take_medians(logs, same)
     return _Passes(rows=rows, group=group.reshape(-1), more=logs, num_groups=groups.shape[1])
 

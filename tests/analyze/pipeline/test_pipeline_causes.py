@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.simulate.pipeline_job import PipelineJob, make_operations
 from distprof.analyze.pipeline.report_operations import report_operations
+from distprof.facts.operations import NUMBERS, Kind
 from distprof.render.sections.operations_sections import NOBODY, describe_pipeline
 from distprof.report.operations_report import OperationsReport, PipelineCauseKind
 
@@ -77,6 +78,17 @@ def test_a_single_replica_does_not_tell_why_a_stage_takes_longer() -> None:
     found = report(uneven={2: 1.3}, replicas=1)
     assert found.causes[0].alone
     assert "which a single replica does not tell" in describe_pipeline(found)
+
+
+def test_what_a_place_in_the_step_costs_is_no_sequence() -> None:
+    """A stage has waited for its first micro-batch: its caches are cold, in every step."""
+    operations = make_operations(PipelineJob(replicas=1, noise_ratio=0.01, steps=60))
+    first = operations.micro_batch == 0
+    by_pass = np.select(
+        [operations.kind == NUMBERS[Kind.FORWARD], operations.kind == NUMBERS[Kind.BACKWARD]], [0.03, 0.01]
+    )
+    grown = dataclasses.replace(operations, duration_ns=operations.duration_ns * (1 + first * by_pass))
+    assert report_operations(grown, "job").causes == ()
 
 
 def test_unequal_sequences_are_the_replicas_and_no_workers() -> None:
