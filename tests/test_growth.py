@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.pipelining.stage  # from then on a step that follows a shadow step has its methods to put back
+import torch.distributed.pipelining.stage  # from then on a shadow step takes its methods away and puts them back
 
 from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
 from distprof.profiler.rank import overhead_budget as budget
@@ -33,7 +33,7 @@ from tests.factories import make_info
 STEPS, EARLY, WINDOW = 2000, 600, 100
 EVERY = 20
 """One in this many steps is a shadow step; divides `WINDOW`, so that every window has the same number. In the
-two windows that are counted, none follows another: what puts back the methods of stages is the step after it."""
+two windows that are counted, none follows another: the methods of stages are put back once for both."""
 SLACK_BYTES = 12_000
 """Five bytes per step: less than keeping one number for each."""
 
@@ -153,7 +153,7 @@ def test_neither_what_is_kept_nor_what_a_step_does_grows(tmp_path: Path, monkeyp
     job.profiler.close()
     assert job.seen == STEPS and job.recorder.finished.lost == 0
     assert sorted(operations[0]) == sorted(operations[1])
-    assert len(set(operations[0])) == 3  # of a shadow step, of one that follows it, and of others
+    assert len(set(operations[0])) == 3  # of a shadow step, of the one after it, and of others
     assert kept[0] == kept[1] and len(kept[0]) > 10
     assert used_bytes[1] - used_bytes[0] < SLACK_BYTES
 

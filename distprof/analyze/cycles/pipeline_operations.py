@@ -68,8 +68,15 @@ class PipelineOperations:
     """The receive of a send, or the send of a receive, as a position in these arrays; `UNKNOWN`: not matched."""
     missed_ns: FloatArray
     """The part of ``waited_ns`` in which the partner had not yet begun; NaN: no partner, or clocks too far apart."""
+    left_out: tuple[str, ...]
+    """Which steps are not among these, and why, a sentence each."""
     failures: tuple[str, ...]
     """Why sends and receives were not matched, a sentence each. Empty: all were."""
+
+
+MOST_LEFT_OUT_RATIO = 0.25
+"""Share of the steps that may be left out because the numbers of sends and receives differ. In more, that is no step in
+which something was not seen: ranks count steps differently, or distprof does not see all exchanges."""
 
 
 def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
@@ -88,7 +95,14 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     rank, timed = np.array(measured_steps.numbers, dtype=np.int64)[position], bool(whole.on_device.any())
     clocks = map_device_clocks(measured_steps.run) if timed else map_clocks(measured_steps.run)
     start_ns = np.concatenate([_shift(clocks, at, each.start_ns) for at, each in there])
-    partner, failures = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
+    partner, failures, apart = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
+    left_out: tuple[str, ...] = ()
+    if 0 < len(apart) <= MOST_LEFT_OUT_RATIO * len(np.unique(whole.step)):
+        left_out = (f"{len(apart):,} steps are left out, in which some ranks send more than others receive, or less",)
+        kept = np.flatnonzero(~np.isin(whole.step, apart))
+        whole, position, rank, start_ns = choose_operations(whole, kept), position[kept], rank[kept], start_ns[kept]
+        kind, micro_batch = kind[kept], micro_batch[kept]
+        partner, failures, _ = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
     taken = (whole.kind == _RECEIVE) & (partner >= 0)
     kind[taken] = [_RECEIVE_OF.get(code, _OTHER) for code in kind[partner[taken]].tolist()]
     micro_batch[taken] = micro_batch[partner[taken]]
@@ -100,7 +114,7 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
         clock=Clock.DEVICE if timed else Clock.HOST,
         duration_ns=whole.duration_ns, micro_batch=micro_batch, chunk=chunk, peer=whole.peer,
         waited_ns=whole.waited_ns, weights=whole.kind == _WEIGHT, partner=partner,
-        missed_ns=_measure_missed(clocks, position, whole, start_ns, partner), failures=failures,
+        missed_ns=_measure_missed(clocks, position, whole, start_ns, partner), left_out=left_out, failures=failures,
     )  # fmt: skip
 
 
@@ -154,7 +168,7 @@ def _label(own: RankOperations) -> tuple[IntArray, IntArray]:
 
 def match_exchanges(
     rank: IntArray, own: RankOperations, start_ns: FloatArray, *, slack_ns: float
-) -> tuple[IntArray, tuple[str, ...]]:
+) -> tuple[IntArray, tuple[str, ...], IntArray]:
     """Matches sends and receives by the two ranks, the direction, the tag, and the order in a step.
 
     Args:
@@ -164,7 +178,7 @@ def match_exchanges(
         slack_ns: How far two ranks' readings of it may be apart.
 
     Returns:
-        Each one's partner, and why some have none.
+        Each one's partner, why some have none, and in which steps the numbers of some differ.
     """
     sends, receives = (np.flatnonzero(own.kind == code) for code in (_SEND, _RECEIVE))
     anyone = int((own.peer[receives] < 0).sum())
@@ -198,7 +212,7 @@ def match_exchanges(
     partner = np.full(len(rank), UNKNOWN)
     good = ~(unequal | too_early)[key] if len(key) else np.zeros(0, dtype=bool)
     partner[first[good]], partner[second[good]] = second[good], first[good]
-    return partner, _describe(parted, codes, anyone)
+    return partner, _describe(parted, codes, anyone), np.unique(codes[differs & kept, 3])
 
 
 def _number_keys(columns: list[IntArray]) -> tuple[IntArray, IntArray]:

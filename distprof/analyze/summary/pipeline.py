@@ -48,6 +48,7 @@ def report_pipeline(
         theory_ratio=theory_ratio,
         stages=tuple(whole),
         notes=(
+            *operations.left_out,
             *operations.failures,
             *([f"the schedule's own bubble is n/a: {unknown}"] if unknown else []),
             *([f"{missing} of {measured_steps.run.meta.world_size} ranks have no micro-batches"] if missing else []),

@@ -182,7 +182,10 @@ class Profiler:
 
     def end_step(self, error: BaseException | None = None) -> None:
         """Ends the open step, which has failed if there is an error."""
-        self._recorder.end_step(failed=error is not None)
+        recorder = self._recorder
+        recorder.end_step(failed=error is not None)
+        if recorder.aside and not self._plan.will_be_shadow(self._next_step):
+            recorder.tell_skipping(False)  # a stage may receive before it knows that its next step has begun
         if self._inside is not None:
             inside, self._inside = self._inside, None
             inside.after(self._next_step - 1, error)

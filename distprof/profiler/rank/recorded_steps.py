@@ -68,6 +68,12 @@ class ShadowPlan:
             self.look_at = shadow if step < shadow else self._draw(step // self._every + 1)
         return step == shadow
 
+    def will_be_shadow(self, step: int) -> bool:
+        """As `is_shadow`, of a step to come that is no warm-up; then it is asked once more."""
+        shadow = self.is_shadow(step, warmup=False)
+        self.ask_again(step)
+        return shadow
+
     def ask_again(self, step: int) -> None:
         """A step was none: the next one has its number."""
         self.look_at = min(self.look_at, step)

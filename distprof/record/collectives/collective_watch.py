@@ -240,7 +240,7 @@ class CollectiveWatch(_PartOfSteps):
         def tell(skips: bool) -> None:
             self.run(choose, skips)
 
-        choose(self.recorder.shadow)
+        choose(self.recorder.aside)
         self.recorder.on_skipping.append(tell)
         return functools.partial(self.recorder.on_skipping.remove, tell)
 

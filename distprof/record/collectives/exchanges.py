@@ -98,7 +98,7 @@ class _FirstExchange:
 
     def _choose(self, aside: bool) -> None:
         step_aside(self._swaps, aside)
-        if self.over and not aside:  # nothing has looked since another step, so what was waited for is not known
+        if self.over and not aside:  # of what was issued in the step that ends, nothing is known when it is waited for
             self._collective_watch.recorder.between.forget()
 
 

@@ -39,8 +39,8 @@ class BetweenRecord(NamedTuple):
 class BetweenSteps:
     """The open time between two steps. Used by one thread at a time, like the recorder that it belongs to."""
 
-    __slots__ = ("_around", "_collected_ns", "_count", "_now", "_part", "_resumed_ns", "_since_ns", "_totals_ns",
-                 "_wait_ns", "_waiting", "on", "open", "stretches")  # fmt: skip
+    __slots__ = ("_around", "_collected_ns", "_count", "_known", "_now", "_part", "_resumed_ns", "_since_ns",
+                 "_totals_ns", "_wait_ns", "_waiting", "on", "open", "stretches")  # fmt: skip
 
     def __init__(self, now_ns: Callable[[], int], *, on: bool) -> None:
         """Closed: what comes before the first step is not measured.
@@ -53,7 +53,8 @@ class BetweenSteps:
         self.on = on
         """Whether anything is measured from the end of the next step on. Another thread may clear it."""
         self.open = False
-        """Whether this time is measured."""
+        """Whether this time is measured, and what is exchanged in it recorded."""
+        self._known = True
         self.stretches: list[Stretch] = []
         """The open stretches, outermost first, measured or not."""
         self._around: list[int] = []
@@ -78,14 +79,16 @@ class BetweenSteps:
         self._collected_ns[:] = 0, 0
         self._part, self._count, self._wait_ns, self._waiting = _REST, 0, 0, False
         self._since_ns = self._resumed_ns = at_ns
-        self.open = self.on
+        self._known, self.open = True, self.on
 
     def take(self, at_ns: int) -> BetweenRecord | None:
-        """Closes it at the begin of a step. None: it was not measured."""
+        """Closes it at the begin of a step. None: it was not measured, or what was is not kept."""
         if not self.open:
             return None
         self._switch(at_ns)
         self.open = False
+        if not self._known:
+            return None
         if self._waiting:
             self._resumed_ns = at_ns
         return BetweenRecord(
@@ -94,8 +97,9 @@ class BetweenSteps:
         )  # fmt: skip
 
     def forget(self) -> None:
-        """Gives up measuring until the next step has ended: distprof itself needs the time, or makes ranks wait."""
-        self.open = False
+        """Keeps nothing of this time until the next step has ended: distprof itself needs it, or makes ranks wait, or
+        does not know what is waited for. What ranks exchange in it is recorded all the same."""
+        self._known = False
 
     def require_no_stretch(self) -> None:
         """Makes sure that a step may begin.

@@ -82,7 +82,9 @@ class Recorder:
         self.skipping = False
         """Whether a shadow step is running, in which what is around torch has nothing to do."""
         self.on_skipping: list[Callable[[bool], None]] = []
-        """Told when a shadow step follows one that was none, or the reverse."""
+        """Told when a shadow step begins after one that was none, and before the next that is none."""
+        self.aside = False
+        """What they were told last."""
         self.between = BetweenSteps(now_ns, on=phases)
         """The time between the last step and the next."""
         self._before: BetweenRecord | None = None
@@ -107,9 +109,8 @@ class Recorder:
         while self._before_step:
             self._before_step.pop(0)()
         self._last_buckets.begin_step()
-        if self.on_skipping and shadow is not self.shadow:
-            for tell in self.on_skipping:
-                tell(shadow)
+        if shadow is not self.aside:
+            self.tell_skipping(shadow)
         self.skipping = shadow
         self.step, self._warmup, self.shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
@@ -150,6 +151,12 @@ class Recorder:
         self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
+    def tell_skipping(self, skips: bool) -> None:
+        """Says whether steps are such of which nothing is recorded: before a step, or when one has ended."""
+        self.aside = skips
+        for tell in self.on_skipping:
+            tell(skips)
+
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.
         Raises ValueError if no step is open."""
@@ -177,9 +184,7 @@ class Recorder:
 
     def mark(self, code: int, ticket: int = -1) -> None:
         """Starts a segment of another phase inside the running one, until `resume` or until the running one is closed.
-
-        ``ticket``: the collective that the segment waits for. -1: none in particular.
-        """
+        ``ticket``: the collective that the segment waits for. -1: none in particular."""
         if self.recording:
             if self._tail is not None:
                 self._keep_tail()
@@ -447,10 +452,8 @@ class Recorder:
             self._issued.end(ticket, self._now() if at_ns is None else at_ns)
 
     def drain(self, *, wait: bool = False, most: int = QUEUED_STEPS) -> list[StepRecord]:
-        """Takes finished steps, at most so many of the oldest; may be called from another thread.
-
-        ``wait``: waits for the device to finish the last steps. Synchronises; use it only after training.
-        """
+        """Takes finished steps, at most so many of the oldest; may be called from another thread. ``wait``: waits for
+        the device to finish the last steps. Synchronises; use it only after training."""
         if wait:
             self.on_device.wait()
         return [settle(record) for record in self.finished.take(most)]

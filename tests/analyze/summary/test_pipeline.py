@@ -193,8 +193,9 @@ def test_replicas_are_ranks_that_send_to_each_other() -> None:
     assert [(stage.replica, stage.stage) for stage in found.stages] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def drop_a_send(rows: list[list[Row]]) -> str:
-    rows[0].remove(next(row for row in rows[0] if row[0] >= 6 and row[1] == SEND))
+def drop_a_send(rows: list[list[Row]], steps: Sequence[int] = range(4, 8)) -> str:
+    for step in steps:
+        rows[0].remove(next(row for row in rows[0] if row[0] == step and row[1] == SEND))
     return "their numbers differ"
 
 
@@ -224,6 +225,15 @@ def test_what_cannot_be_matched_is_not_and_the_report_says_why(spoil: Callable[[
     unknown = spoil in (count_steps_otherwise, receive_from_anyone)
     assert all((stage.late_sender_ns is None) == unknown for stage in found.stages)
     assert found.micro_batches == 3 and found.bubble_ratio is not None
+
+
+def test_a_step_in_which_an_exchange_was_not_seen_is_left_out_and_the_others_are_judged() -> None:
+    rows = play(2, 3, order_gpipe)
+    drop_a_send(rows, steps=[6])
+    found = report(make_job(rows))
+    assert [stage.steps_used for stage in found.stages] == [10, 10]  # 12 without the warm-up step and that one
+    assert found.notes == ("1 steps are left out, in which some ranks send more than others receive, or less",)
+    assert found.judged
 
 
 def test_steps_that_only_some_ranks_have_kept_are_left_out() -> None:

@@ -57,6 +57,15 @@ def test_once_it_costs_too_much_every_step_is_one() -> None:
     assert plan.is_shadow(plain, warmup=False) and plan.is_shadow(plain, warmup=True)
 
 
+@pytest.mark.parametrize("every", [1, 4, 20])
+def test_to_ask_ahead_changes_nothing(every: int) -> None:
+    plan, expected = ShadowPlan(every), find_shadows(every, [False] * 101 * every)
+    for step in range(100 * every):
+        assert (step >= plan.look_at and plan.is_shadow(step, warmup=False)) == (step in expected)
+        if step in expected:
+            assert plan.will_be_shadow(step + 1) == (step + 1 in expected)
+
+
 def test_a_schedule_records_the_first_steps_of_many_with_shadow_steps_among_them() -> None:
     plan = ShadowPlan(5, (10, 100))
     off = [step for step in range(300) if plan.is_shadow(step, warmup=False)]
