@@ -98,7 +98,7 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     partner, failures, apart = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
     left_out: tuple[str, ...] = ()
     if 0 < len(apart) <= MOST_LEFT_OUT_RATIO * len(np.unique(whole.step)):
-        left_out = (f"{len(apart):,} steps are left out, in which some ranks send more than others receive, or less",)
+        left_out = (f"{len(apart):,} step(s) are left out, in which a rank sends more than another receives, or less",)
         kept = np.flatnonzero(~np.isin(whole.step, apart))
         whole, position, rank, start_ns = choose_operations(whole, kept), position[kept], rank[kept], start_ns[kept]
         kind, micro_batch = kind[kept], micro_batch[kept]

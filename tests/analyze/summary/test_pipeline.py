@@ -232,7 +232,7 @@ def test_a_step_in_which_an_exchange_was_not_seen_is_left_out_and_the_others_are
     drop_a_send(rows, steps=[6])
     found = report(make_job(rows))
     assert [stage.steps_used for stage in found.stages] == [10, 10]  # 12 without the warm-up step and that one
-    assert found.notes == ("1 steps are left out, in which some ranks send more than others receive, or less",)
+    assert found.notes == ("1 step(s) are left out, in which a rank sends more than another receives, or less",)
     assert found.judged
 
 
