@@ -23,7 +23,7 @@ from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollect
 from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter
 
-EXCHANGES = "ranks send to each other point to point: what they wait for there is recorded, and nobody is blamed for it"
+EXCHANGES = "ranks send to each other point to point: what they wait for there is recorded as waiting"
 _ALL_TO_ALL = KINDS.index(CollectiveKind.ALL_TO_ALL)
 _LAST_STEPS = 32
 _LAST_WINDOWS = 8
