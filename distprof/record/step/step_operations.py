@@ -148,14 +148,14 @@ def _add_waits(timed: Sequence[_Timed], segments: Segments, ends_ns: Sequence[in
             for at, (code, duration_ns) in enumerate(zip(segments.codes, segments.durations_ns, strict=True))
         )
     ]
-    full: list[_Timed] = []
-    for facts, duration_ns, waited_ns in timed:
-        if facts[0] not in _EXCHANGES:
-            around_ns = [facts[-1] - segments.begin_ns, facts[-1] - segments.begin_ns + (duration_ns or 0)]
-            since_ns = [ns - segments.begin_ns for ns in (segments.begin_ns, *ends_ns)]
-            before_ns, after_ns = np.interp(around_ns, since_ns, [0, *still_ns])
-            waited_ns = int(after_ns - before_ns)
-        full.append((facts, duration_ns, waited_ns))
+    begin_ns = segments.begin_ns
+    since_ns = [0, *(ns - begin_ns for ns in ends_ns)]
+    borders_ns = [(facts[-1] - begin_ns, facts[-1] - begin_ns + (ns or 0)) for facts, ns, _ in timed]
+    before_ns, after_ns = np.interp(np.array(borders_ns, dtype=np.float64).T, since_ns, [0, *still_ns])
+    full: list[_Timed] = [
+        (facts, duration_ns, waited_ns if facts[0] in _EXCHANGES else int(inside_ns))
+        for (facts, duration_ns, waited_ns), inside_ns in zip(timed, after_ns - before_ns, strict=True)
+    ]
     passed_ns = [facts[-1] + (ns or 0) for facts, ns, _ in timed if facts[0] in (_BACKWARD, _WEIGHT)]
     last_ns = max(passed_ns, default=segments.begin_ns)
     for at in sorted(waits) if passed_ns else ():
