@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.micro_batches import OPERATION_CODE, OperationKind
 from distprof.facts.run import COLUMN, PHASE_CODE, CollectiveKind, Phase, Stretch
 from distprof.record.step.between_steps import DATA, STRETCH_CODE
 from distprof.record.step.recorder import Recorder
@@ -189,6 +190,20 @@ def test_what_distprof_itself_needs_between_two_steps_is_not_measured() -> None:
     loop.reduce(9)
     loop.run_step()
     assert loop.read() == [NOTHING, NOTHING, [1, 9, 0, 0, 0, 0, 0]]
+
+
+def test_what_ranks_exchange_meanwhile_is_recorded_all_the_same() -> None:
+    """Or the receives of a stage would be one fewer than the sends to it."""
+    loop, receive = Loop(), OPERATION_CODE[OperationKind.RECEIVE]
+    loop.run_step()
+    loop.recorder.between.forget()
+    ticket = loop.recorder.begin_operation(receive, peer=0)
+    loop.clock.advance(5)
+    loop.recorder.end_operation(ticket)
+    loop.run_step()
+    _, record = loop.recorder.drain()
+    assert record.between is None and record.operations is not None
+    assert (record.operations.order[0][0], record.operations.duration_ns) == (receive, [5])
 
 
 def test_once_recording_has_stopped_for_its_cost_nothing_is_measured_here_either() -> None:
