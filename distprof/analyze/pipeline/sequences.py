@@ -42,7 +42,8 @@ class _Passes:
 def detect_unequal_sequences(recorded: Recorded) -> list[PipelineCandidate]:
     """The micro-batches that are unequal, as one candidate, with the replica that mostly has the long ones.
 
-    What a worker always takes longer is not looked at: it may have longer sequences, or be slow.
+    What a worker always takes longer is not looked at: it may have longer sequences, or be slow. Nor is what the n-th
+    micro-batch of every step takes longer: its place in the step may make it slow.
     """
     passes = _collect(recorded)
     if passes is None:
@@ -74,8 +75,8 @@ def _collect(recorded: Recorded) -> _Passes | None:
     logs = np.log(np.maximum(recorded.graph.work_ns[rows], LEAST_NS))
     worker = recorded.worker[rows] % (found.num_replicas * found.num_stages)
     slot = (worker * len(NUMBERS) + found.kind[rows]) * (int(found.chunk.max()) + 2) + found.chunk[rows] + 1
-    # The passes of a single stage also have in common how fast it was in this step; and those of the first micro-batch,
-    # which a stage has waited for, that they begin with cold caches.
+    # The passes of a single stage also have in common how fast it was in this step. Those of every first micro-batch
+    # begin with cold caches, as their stages have waited for it.
     place = slot % (found.num_stages * len(NUMBERS) * (int(found.chunk.max()) + 2)) * (int(batch.max()) + 1) + batch
     for same in (slot, recorded.graph.step[rows] if found.num_stages > 1 else recorded.worker[rows], place):
         logs = logs - _take_medians(logs, same)
