@@ -95,14 +95,15 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     rank, timed = np.array(measured_steps.numbers, dtype=np.int64)[position], bool(whole.on_device.any())
     clocks = map_device_clocks(measured_steps.run) if timed else map_clocks(measured_steps.run)
     start_ns = np.concatenate([_shift(clocks, at, each.start_ns) for at, each in there])
-    partner, failures, apart = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
+    slack_ns = _bound_clocks(clocks, there)
+    partner, failures, apart = match_exchanges(rank, whole, start_ns, slack_ns=slack_ns)
     left_out: tuple[str, ...] = ()
     if 0 < len(apart) <= MOST_LEFT_OUT_RATIO * len(np.unique(whole.step)):
         left_out = (f"{len(apart):,} step(s) are left out, in which a rank sends more than another receives, or less",)
         kept = np.flatnonzero(~np.isin(whole.step, apart))
         whole, position, rank, start_ns = choose_operations(whole, kept), position[kept], rank[kept], start_ns[kept]
         kind, micro_batch = kind[kept], micro_batch[kept]
-        partner, failures, _ = match_exchanges(rank, whole, start_ns, slack_ns=_bound_clocks(clocks, there))
+        partner, failures, _ = match_exchanges(rank, whole, start_ns, slack_ns=slack_ns)
     taken = (whole.kind == _RECEIVE) & (partner >= 0)
     kind[taken] = [_RECEIVE_OF.get(code, _OTHER) for code in kind[partner[taken]].tolist()]
     micro_batch[taken] = micro_batch[partner[taken]]

@@ -73,11 +73,12 @@ def _collect(recorded: Recorded) -> _Passes | None:
     if groups.shape[1] < FEW_GROUPS:
         return None
     logs = np.log(np.maximum(recorded.graph.work_ns[rows], LEAST_NS))
-    worker = recorded.worker[rows] % (found.num_replicas * found.num_stages)
-    slot = (worker * len(NUMBERS) + found.kind[rows]) * (int(found.chunk.max()) + 2) + found.chunk[rows] + 1
+    worker, stage = recorded.worker[rows] % (found.num_replicas * found.num_stages), found.stage[rows]
+    chunks = int(found.chunk.max()) + 2
+    passes, num_passes = found.kind[rows] * chunks + found.chunk[rows] + 1, len(NUMBERS) * chunks
+    slot, place = worker * num_passes + passes, (stage * num_passes + passes) * (int(batch.max()) + 1) + batch
     # The passes of a single stage also have in common how fast it was in this step. Those of every first micro-batch
     # begin with cold caches, as their stages have waited for it.
-    place = slot % (found.num_stages * len(NUMBERS) * (int(found.chunk.max()) + 2)) * (int(batch.max()) + 1) + batch
     for same in (slot, recorded.graph.step[rows] if found.num_stages > 1 else recorded.worker[rows], place):
         logs = logs - _take_medians(logs, same)
     return _Passes(rows=rows, group=group.reshape(-1), more=logs, num_groups=groups.shape[1])

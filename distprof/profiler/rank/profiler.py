@@ -185,7 +185,7 @@ class Profiler:
         recorder = self._recorder
         recorder.end_step(failed=error is not None)
         if recorder.aside and not self._plan.will_be_shadow(self._next_step):
-            recorder.tell_skipping(False)  # a stage may receive before it knows that its next step has begun
+            recorder.set_aside(False)  # a stage may receive before it knows that its next step has begun
         if self._inside is not None:
             inside, self._inside = self._inside, None
             inside.after(self._next_step - 1, error)

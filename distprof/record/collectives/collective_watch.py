@@ -230,19 +230,19 @@ class CollectiveWatch(_PartOfSteps):
         skip_compile(watched, wholly=True)
         return watched
 
-    def tell_skipping(self, choose: Callable[[bool], None]) -> Callable[[], None]:
-        """Has something told, now and at each change, whether steps are such of which nothing is recorded.
+    def tell_aside(self, choose: Callable[[bool], None]) -> Callable[[], None]:
+        """Has something told, now and at each change, whether what is around torch steps aside.
 
         Returns:
             A function after which it is no longer told.
         """
 
-        def tell(skips: bool) -> None:
-            self.run(choose, skips)
+        def tell(aside: bool) -> None:
+            self.run(choose, aside)
 
         choose(self.recorder.aside)
-        self.recorder.on_skipping.append(tell)
-        return functools.partial(self.recorder.on_skipping.remove, tell)
+        self.recorder.on_aside.append(tell)
+        return functools.partial(self.recorder.on_aside.remove, tell)
 
     def clean_up(self) -> None:
         """Whatever was under way is no longer recorded."""

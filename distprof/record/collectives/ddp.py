@@ -192,7 +192,7 @@ def watch_ddp(model: DistributedDataParallel, collective_watch: CollectiveWatch,
     if reductions is not None and reductions.around is not None:
         choose = functools.partial(_choose_group, weakref.ref(model))
         # In a step of which nothing is recorded, DDP uses its own group: the way through one in Python costs most.
-        collective_watch.undo += [functools.partial(choose, True), collective_watch.tell_skipping(choose)]
+        collective_watch.undo += [functools.partial(choose, True), collective_watch.tell_aside(choose)]
 
 
 def _choose_group(model: weakref.ref[DistributedDataParallel], original: bool) -> None:

@@ -91,7 +91,7 @@ class _FirstExchange:
             around, inside = collective_watch.wait or (None, None)
             plain = inside if original is around else None  # what is around it is for collectives
             self.swap(dist.Work, "wait", _surround_wait(original, plain or original, collective_watch), plain)
-            self._undo.append(collective_watch.tell_skipping(self._choose))
+            self._undo.append(collective_watch.tell_aside(self._choose))
         if collective_watch.recorder.recording:
             self.over = True
             self._seen()

@@ -43,7 +43,7 @@ def watch_stages(collective_watch: CollectiveWatch) -> Callable[[], None]:
             fits = {name: require_fit(base, name, {1: number}) for name, (_, number) in _CALLS.items()}
             swaps = [Swap(base, name, _wrap(each, name, part, collective_watch)) for name, each in fits.items()]
             undo.extend(swap.undo for swap in swaps)
-            undo.append(collective_watch.tell_skipping(functools.partial(step_aside, swaps)))
+            undo.append(collective_watch.tell_aside(functools.partial(step_aside, swaps)))
 
     undo.append(after_import(_STAGES, begin))
 
@@ -72,7 +72,7 @@ def _wrap(
 
     @functools.wraps(original)
     def watched(stage: Any, *args: Any, **options: Any) -> Any:
-        if recorder.skipping or is_compiling():
+        if is_compiling():
             return original(stage, *args, **options)
         ticket = part.run(begin, stage, args, options)
         try:

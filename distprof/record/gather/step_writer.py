@@ -158,9 +158,8 @@ class StepWriter:
 
     def note_exchange(self) -> None:
         """Ranks have sent to each other point to point inside a step."""
-        if not self._exchanges:
-            self._exchanges = True
-            self.note(EXCHANGES)
+        self._exchanges = True
+        self.note(EXCHANGES)
 
     def refuse(self, what: str, error: OSError, then: str = "") -> None:
         """Reports that the run folder is no longer written; only once, whatever else fails later."""

@@ -65,9 +65,7 @@ class Recorder:
         """Name and global ranks of each process group, by code; None: all ranks. Append-only."""
         self.step = 0
         """The open step, or the last one."""
-        self._warmup = False
-        self.shadow = False
-        """Whether the open step, or the last one, is a shadow step."""
+        self._warmup = self._shadow = False
         self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
         self.pauses = Pauses()
@@ -81,8 +79,8 @@ class Recorder:
         """Whether a step is running with instruments: neither at level off nor in a shadow step."""
         self.skipping = False
         """Whether a shadow step is running, in which what is around torch has nothing to do."""
-        self.on_skipping: list[Callable[[bool], None]] = []
-        """Told when a shadow step begins after one that was none, and before the next that is none."""
+        self.on_aside: list[Callable[[bool], None]] = []
+        """Told whether what is around torch steps aside: from a shadow step on until one that is none comes."""
         self.aside = False
         """What they were told last."""
         self.between = BetweenSteps(now_ns, on=phases)
@@ -110,9 +108,9 @@ class Recorder:
             self._before_step.pop(0)()
         self._last_buckets.begin_step()
         if shadow is not self.aside:
-            self.tell_skipping(shadow)
+            self.set_aside(shadow)
         self.skipping = shadow
-        self.step, self._warmup, self.shadow = step, warmup, shadow
+        self.step, self._warmup, self._shadow = step, warmup, shadow
         self._tokens = self._micro_steps = self._found_micro_steps = 0
         self._squared_lengths = self._found_squared_lengths = 0
         self.pauses.begin_step(warmup=warmup)
@@ -139,7 +137,7 @@ class Recorder:
         if self.ranges is not None:
             self.ranges.end_step()
         record = StepRecord(
-            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self.shadow,
+            step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
             micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
             squared_lengths=self._squared_lengths or self._found_squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
@@ -151,11 +149,11 @@ class Recorder:
         self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
-    def tell_skipping(self, skips: bool) -> None:
-        """Says whether steps are such of which nothing is recorded: before a step, or when one has ended."""
-        self.aside = skips
-        for tell in self.on_skipping:
-            tell(skips)
+    def set_aside(self, aside: bool) -> None:
+        """Has what is around torch step aside, or come back; not inside a step."""
+        self.aside = aside
+        for tell in self.on_aside:
+            tell(aside)
 
     def enter(self, code: int) -> None:
         """Opens a phase inside the running one, by phase code. `PhaseContext` does the same itself if it can.
@@ -452,8 +450,10 @@ class Recorder:
             self._issued.end(ticket, self._now() if at_ns is None else at_ns)
 
     def drain(self, *, wait: bool = False, most: int = QUEUED_STEPS) -> list[StepRecord]:
-        """Takes finished steps, at most so many of the oldest; may be called from another thread. ``wait``: waits for
-        the device to finish the last steps. Synchronises; use it only after training."""
+        """Takes finished steps, at most so many of the oldest; may be called from another thread.
+
+        ``wait``: waits for the device to finish the last steps. Synchronises; use it only after training.
+        """
         if wait:
             self.on_device.wait()
         return [settle(record) for record in self.finished.take(most)]

@@ -75,7 +75,7 @@ def skip_steps(world: World) -> None:
     restore = watch_collectives(collective_watch)
     undo = watch_exchanges(collective_watch, lambda: exchanged.append(recorder.step))
     model = make_model()
-    recorder.on_skipping.append(told.append)
+    recorder.on_aside.append(told.append)
     ddp._WatchedGroup.allreduce = allreduce  # type: ignore[method-assign]
     try:
         watch_ddp(model, collective_watch, lambda note: None)
@@ -94,7 +94,7 @@ def skip_steps(world: World) -> None:
         while collective_watch.undo:
             collective_watch.undo.pop()()
         undo()
-        assert recorder.on_skipping == [told.append]
+        assert recorder.on_aside == [told.append]
         through.clear()
         train(model, None, world, 2)
         assert not through
