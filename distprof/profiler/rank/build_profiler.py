@@ -39,6 +39,7 @@ from distprof.record.gather.end_on_signal import end_on_signal
 from distprof.record.gather.gather import Exchange, GatherThread
 from distprof.record.gather.step_window import StepWindow
 from distprof.record.gather.step_writer import StepWriter
+from distprof.record.gather.thinning import Thinner
 from distprof.record.gather.window_agreement import WindowTalk
 from distprof.record.hosts.clock_sync import name_host
 from distprof.record.hosts.scheduling import SchedulingWatch
@@ -176,6 +177,7 @@ class Job:
             self._step_writer.note(FEW_CONNECTIONS)
         self._exchange = Exchange(None)
         self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=context.timeout_s)
+        self._thinner = Thinner(self._shadows.thin)
         self._gather_thread = self._make_gather_thread()
         rendezvous.ending = lambda: self._gather_thread.finishing
         rendezvous.given_up = lambda: self._exchange.given_up
@@ -270,7 +272,7 @@ class Job:
         if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
             if profile.record == "auto":
-                self._step_writer.watch_steps = Pace(self._shadows.thin, self._step_writer.note).add
+                self._step_writer.watch_steps = Pace(self._thinner, self._step_writer.note).add
         level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from
@@ -422,6 +424,7 @@ class Job:
             exchange=self._exchange, lost=self._lose, window_s=context.profile.window_s, begin=self._join_aside,
             bystander=self._bystander,
             pause=switch.pause, stop_recording=partial(switch.stop, context.limit_ratio), talk=self._talk,
+            thinner=self._thinner,
         )  # fmt: skip
 
     def _lose(self, text: str) -> None:

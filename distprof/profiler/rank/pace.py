@@ -13,6 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS
+from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.step.step_record import StepRecord
 from distprof.storage.collective_records import round_up_stride
 
@@ -22,6 +23,9 @@ MAX_STRIDE = 32
 """At least one burst of so many is recorded, whatever it takes."""
 MIN_STEPS = 16
 """Recorded steps, before anything is left out."""
+FIRST_COST_NS, LEAST_FIRST_STEPS = 150_000_000, 32
+"""Of the first `FIRST_STEPS`, as many are all recorded as take so long, but no fewer than these: of a job of minutes,
+the dozens of operations of each of a pipeline's steps would otherwise be what is felt."""
 KEPT_STEPS = 64
 """Newest steps whose costs and times count."""
 STEP_NS, SEGMENT_NS, COLLECTIVE_NS, OPERATION_NS = 40_000, 4_000, 25_000, 80_000
@@ -30,22 +34,23 @@ with the background thread: `python -m benchmarks cost` and `attach-pipeline` me
 SLACK = 2.5
 """By so much recording must be cheaper than the stride allows before more steps are recorded again."""
 LEFT_OUT = (
-    f"to record every step would take more than {100 * MAX_COST_RATIO:.0f} % of the host's time, so after the first "
+    f"to record every step would take more than {100 * MAX_COST_RATIO:.0f} % of a host's time, so after the first "
     f"steps some bursts of {BURST} are recorded, and only the step time of the others (profile.record=all records all)"
 )
 
 
 class Pace:
-    """Of how many bursts of steps one is recorded, from what the steps so far hold. Used by the background thread."""
+    """Of how many bursts of steps a rank would record one, from what its steps so far hold. Used by the background
+    thread."""
 
-    def __init__(self, thin: Callable[[int], None], note: Callable[[str], None]) -> None:
+    def __init__(self, thinner: Thinner, note: Callable[[str], None]) -> None:
         """Begins with all steps.
 
         Args:
-            thin: Receives another stride, a power of two, when it changes.
+            thinner: Agrees with the other ranks on it.
             note: Adds a note for the coverage of this rank, unless it has it.
         """
-        self._thin, self._note, self._stride = thin, note, 1
+        self._thinner, self._note = thinner, note
         self._costs_ns: deque[int] = deque(maxlen=KEPT_STEPS)
         self._intervals_ns: deque[int] = deque(maxlen=KEPT_STEPS)
         self._begun_ns: int | None = None  # the newest step
@@ -59,19 +64,25 @@ class Pace:
         self._costs_ns.extend(estimate_cost_ns(record) for record in records if not record.shadow)
         if len(self._costs_ns) < MIN_STEPS or not self._intervals_ns:
             return
-        needed = find_needed(median(self._costs_ns), median(self._intervals_ns))
-        if needed > self._stride or needed * SLACK < self._stride:
+        cost_ns = median(self._costs_ns)
+        needed = find_needed(cost_ns, median(self._intervals_ns))
+        wish, agreed = self._thinner.wish, self._thinner.agreed
+        if needed > wish.stride or needed * SLACK < wish.stride:
             stride = limit_stride(needed)
-            if stride != self._stride:
-                self._stride = stride
-                self._thin(stride)
-        if self._stride > 1 and records and records[-1].step >= FIRST_STEPS:  # none is left out before
+            if stride != wish.stride:
+                self._thinner.wish = Thinning(stride, count_first(cost_ns))
+        if agreed.stride > 1 and records and records[-1].step >= agreed.first_steps:  # none is left out before
             self._note(LEFT_OUT)
 
 
 def find_needed(cost_ns: float, interval_ns: float) -> float:
     """Of how many steps one may be recorded, if that takes so long and one begins after every interval."""
     return cost_ns / (MAX_COST_RATIO * max(interval_ns, 1))
+
+
+def count_first(cost_ns: float) -> int:
+    """How many steps at the begin of a job are all recorded, if recording one takes so long."""
+    return max(LEAST_FIRST_STEPS, min(FIRST_STEPS, int(FIRST_COST_NS / max(cost_ns, 1))))
 
 
 def limit_stride(needed: float) -> int:

@@ -11,7 +11,8 @@ from distprof.record.step.recorder import Recorder
 from distprof.storage.collective_records import is_kept
 
 FIRST_STEPS = 128
-"""Steps at the begin of a job that are all recorded, whatever that costs: a short job is known like a long one."""
+"""Steps at the begin of a job that are all recorded, so that a short job is known like a long one, unless that costs
+too much; see `thin`."""
 BURST = 8
 """Steps that are recorded in a row where not all are: of the time between two steps something is known only if both are
 recorded."""
@@ -35,7 +36,7 @@ class ShadowPlan:
             every: Length of a turn, steps; 0: no shadow steps.
             schedule: The first so many of every so many steps are recorded. None: all.
         """
-        self._stride = 1
+        self._stride, self._first_steps = 1, FIRST_STEPS
         self.plan(every, schedule)
         self.always = False
         """Whether every step from the next one on is a shadow step. Another thread may set it."""
@@ -46,10 +47,10 @@ class ShadowPlan:
         self.look_at = sys.maxsize if every == 0 and schedule is None else 0
         """The first step for which `is_shadow` has to be asked, unless `always` is set: one call less in each step."""
 
-    def thin(self, stride: int) -> None:
-        """Has one burst in so many recorded from now on, after the first steps; the same steps on every rank with this
-        stride, a power of two, and among those of each smaller one. Another thread may call it."""
-        self._stride, self.look_at = stride, 0
+    def thin(self, stride: int, first_steps: int = FIRST_STEPS) -> None:
+        """Has one burst in so many recorded from now on, after so many first steps; the same steps on every rank with
+        this stride, a power of two, and among those of each smaller one. Another thread may call it."""
+        self._stride, self._first_steps, self.look_at = stride, first_steps, 0
 
     def is_shadow(self, step: int, *, warmup: bool) -> bool:
         """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""
@@ -59,7 +60,7 @@ class ShadowPlan:
             return False
         if self._stride > 1:
             self.look_at = 0
-            if step >= FIRST_STEPS and not is_kept(step // BURST, self._stride):
+            if step >= self._first_steps and not is_kept(step // BURST, self._stride):
                 return True
         if self._every == 0:
             return False

@@ -26,6 +26,7 @@ from distprof.errors import read_first_line
 from distprof.facts.gpu import GpuReading
 from distprof.facts.run import ROW_WIDTH, FloatArray
 from distprof.record.collectives.flight_recorder import OWN_GROUP
+from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.gather.window_agreement import WindowMessage, WindowTalk
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.world import hold_reference
@@ -41,7 +42,9 @@ _DONE = 2
 """Of a rank: it has sent its last rows. 1: it has unless it steps again."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
-_GPU_AT = 4 + len(WindowMessage._fields)
+_WORD_AT = 4 + len(Thinning._fields)
+"""Where a rank's head goes on with its word."""
+_GPU_AT = _WORD_AT + len(WindowMessage._fields)
 """Where a rank's head goes on with its GPU."""
 _C10D: Any = distributed_c10d
 
@@ -112,6 +115,10 @@ class Exchange:
         """What the ranks have said of their GPUs in the last exchange; another thread may read it."""
         self.words: list[WindowMessage] = []
         """What the ranks have said in the last exchange."""
+        self.wish = Thinning()
+        """Which steps this rank would record."""
+        self.wishes: list[Thinning] = []
+        """What the ranks have said of that in the last exchange."""
         self.done: list[bool] = []
         """Whether each rank had sent its last rows by then."""
         self._asked = self._pausing = False
@@ -166,10 +173,11 @@ class Exchange:
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         done = 0 if self._pending else _DONE if last else int(self.resting)
-        heads = self._share([len(batch), done, self._asked, self._pausing, *self.word, *self.read_gpu()])
+        heads = self._share([len(batch), done, self._asked, self._pausing, *self.wish, *self.word, *self.read_gpu()])
         self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
         enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
-        self.words = [WindowMessage(*head[4:_GPU_AT]) for head in heads]
+        self.wishes = [Thinning(*head[4:_WORD_AT]) for head in heads]
+        self.words = [WindowMessage(*head[_WORD_AT:_GPU_AT]) for head in heads]
         self.gpus = [GpuReading(*head[_GPU_AT:]) for head in heads]
         self.done = [head[1] >= enough for head in heads]
         counts, everyone = [head[0] for head in heads], all(self.done)
@@ -214,6 +222,7 @@ class GatherThread(threading.Thread):
         wants_pause: Callable[[], bool] | None = None,
         pause: Callable[[bool], None] | None = None,
         talk: WindowTalk | None = None,
+        thinner: Thinner | None = None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -232,6 +241,7 @@ class GatherThread(threading.Thread):
             wants_pause: See `wants_pause`.
             pause: Called on every rank whenever that has changed.
             talk: Says something in each round, and hears what the others have said.
+            thinner: As `talk`, of the steps that are recorded. None: nobody asks.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._exchange, self._begin = take, end, exchange, begin
@@ -244,7 +254,7 @@ class GatherThread(threading.Thread):
         """Called once, when every rank has sent its last rows. Collective among the background threads."""
         self.wants_pause = wants_pause
         """On rank 0: looked up in each round, whether recording is to pause."""
-        self._paused, self._talk = exchange.paused, talk
+        self._paused, self._talk, self._thinner = exchange.paused, talk, thinner or Thinner()
         self._wake, self.begun = threading.Event(), threading.Event()
         """Set once ``begin`` has ended."""
         self.finishing = self._alone = False
@@ -311,6 +321,7 @@ class GatherThread(threading.Thread):
             if self._alone or self._exchange.broken:
                 if self._talk is not None:
                     self._talk.break_off()
+                self._thinner.follow([self._thinner.wish])
                 if ended:
                     return
                 continue
@@ -318,6 +329,7 @@ class GatherThread(threading.Thread):
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self.wants_pause)))
             if self._talk is not None:
                 self._exchange.word = self._guard("a window", self._talk.make_message) or WindowMessage()
+            self._exchange.wish = self._thinner.wish
             try:
                 tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
@@ -334,6 +346,7 @@ class GatherThread(threading.Thread):
                 self._guard("pausing", self._pause, self._paused)
             if self._talk is not None:
                 self._guard("a window", self._talk.take_messages, self._exchange.words, self._exchange.done)
+            self._thinner.follow(self._exchange.wishes)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self.deliver is not None:
                 self._guard("delivery", self.deliver, tables)

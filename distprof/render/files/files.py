@@ -15,7 +15,7 @@ from distprof.error_boundary import ErrorBoundary
 from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
-from distprof.render.files.run_trace import describe_trace
+from distprof.render.files.run_trace import MOST_SLICES, describe_trace
 from distprof.render.files.trace_events import TraceEvent
 from distprof.render.files.trace_json import pack_json
 from distprof.render.files.trace_protobuf import pack_protobuf
@@ -54,7 +54,7 @@ def describe_plain(report: Report) -> dict[str, Any]:
 
 
 def write_files(
-    folder: Path, run: Run, report: Report, *, pftrace: bool = False, most_slices: int | None = None
+    folder: Path, run: Run, report: Report, *, pftrace: bool = False, most_slices: int = MOST_SLICES
 ) -> Written:
     """Writes ``report.html``, ``report.json``, ``trace.json.gz`` and, where modules were profiled, their tables; each
     atomically; never raises OSError. With ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package.
@@ -87,14 +87,12 @@ def write_each(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> W
     return Written(names=tuple(names), problem=problem)
 
 
-def render_trace(run: Run, report: Report, most_slices: int | None = None) -> Iterator[bytes]:
+def render_trace(run: Run, report: Report, most_slices: int = MOST_SLICES) -> Iterator[bytes]:
     """The timeline of ``trace.json.gz`` in parts; the same run is the same file."""
     return pack_json(*_describe_trace(run, report, most_slices))
 
 
-def _describe_trace(
-    run: Run, report: Report, most_slices: int | None
-) -> tuple[dict[str, object], Iterator[TraceEvent]]:
+def _describe_trace(run: Run, report: Report, most_slices: int) -> tuple[dict[str, object], Iterator[TraceEvent]]:
     run, _ = name_groups(run)
     names = {info.rank: name_rank(report, info.rank) for info in run.ranks}
     return describe_trace(run, names, [timeline.step for timeline in report.timelines], most_slices)

@@ -49,7 +49,7 @@ _PASS_NAMES = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
 
 
 def describe_trace(
-    run: Run, names: Mapping[int, str], first: Sequence[int] = (), most_slices: int | None = None
+    run: Run, names: Mapping[int, str], first: Sequence[int] = (), most_slices: int = MOST_SLICES
 ) -> tuple[dict[str, object], Iterator[TraceEvent]]:
     """What the file says of itself, and its events.
 
@@ -57,9 +57,9 @@ def describe_trace(
         run: The facts.
         names: What ranks are called, with their coordinates; the others by number.
         first: Numbers of steps that are shown if there are too many for all.
-        most_slices: As `MOST_SLICES`, if not that many.
+        most_slices: So many are shown at most, but at least one step's.
     """
-    writer = _RunTrace(run, names, first, MOST_SLICES if most_slices is None else most_slices)
+    writer = _RunTrace(run, names, first, most_slices)
     return writer.describe(), writer.list_events()
 
 

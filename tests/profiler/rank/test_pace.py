@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from distprof.facts.run import Segments
 from distprof.profiler.rank.pace import (
     COLLECTIVE_NS,
+    LEAST_FIRST_STEPS,
     MAX_COST_RATIO,
     MAX_STRIDE,
     MIN_STEPS,
     SEGMENT_NS,
     STEP_NS,
     Pace,
+    count_first,
     estimate_cost_ns,
 )
 from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS, ShadowPlan
+from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.step.collective_log import Issued
 from distprof.record.step.step_record import StepRecord
 
@@ -45,7 +48,13 @@ class Job:
 
     def __init__(self) -> None:
         self.strides, self.notes, self._now_ns, self._step = list[int](), set[str](), 0, 0
-        self._pace = Pace(self.strides.append, self.notes.add)
+        self.first_steps = FIRST_STEPS
+        self.thinner = Thinner(self._thin)
+        self._pace = Pace(self.thinner, self.notes.add)
+
+    def _thin(self, stride: int, first_steps: int) -> None:
+        self.strides.append(stride)
+        self.first_steps = first_steps
 
     def run(self, number: int, step_ns: int, **holds: Any) -> list[int]:
         records = []
@@ -55,6 +64,7 @@ class Job:
             self._step += 1
         for first in range(0, number, 7):
             self._pace.add(records[first : first + 7])
+            self.thinner.follow([self.thinner.wish])
         return self.strides
 
 
@@ -76,8 +86,32 @@ def test_as_many_as_cost_one_percent_where_it_costs_more() -> None:
 
 def test_it_is_said_once_a_step_is_left_out() -> None:
     job = Job()
-    assert job.run(FIRST_STEPS, 20 * MS, collectives=40) == [8] and not job.notes
+    assert job.run(FIRST_STEPS, 20 * MS, collectives=40) == [8] and job.first_steps == FIRST_STEPS and not job.notes
     assert job.run(7, 20 * MS, collectives=40) == [8] and job.notes
+
+
+def test_of_steps_that_cost_much_fewer_are_recorded_at_first() -> None:
+    assert [count_first(cost_ns) for cost_ns in (MS, 2 * MS, 10 * MS)] == [128, 75, LEAST_FIRST_STEPS]
+    job = Job()
+    assert (
+        job.run(75, 100 * MS, collectives=77) == [4] and job.first_steps == 74 and len(job.notes) == 1
+    )  # 2.005 ms a step
+    plan = ShadowPlan(0)
+    plan.thin(4, 74)
+    assert [plan.is_shadow(step, warmup=False) for step in range(200)].index(True) >= 74
+    assert any(plan.is_shadow(step, warmup=False) for step in range(74, FIRST_STEPS))
+
+
+def test_all_ranks_record_what_the_one_records_for_which_it_costs_most() -> None:
+    one, other = Job(), Job()
+    one.run(50, 20 * MS, collectives=40)
+    other.run(50, 20 * MS)
+    assert (one.strides, other.strides) == ([8], [])
+    for job in (one, other):
+        job.thinner.follow([one.thinner.wish, Thinning(2, 70), other.thinner.wish])
+    assert (one.strides, other.strides) == ([8, 8], [8]) and one.first_steps == other.first_steps == 70
+    assert other.run(30, 20 * MS) == [8, 1], "a rank that hears nobody else"
+    assert not other.notes
 
 
 def test_a_job_that_gets_faster_or_slower_changes_it_and_noise_does_not() -> None:

@@ -19,6 +19,7 @@ from distprof.facts.gpu import UNREAD, GpuReading
 from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
 from distprof.record.gather.gather import Exchange, GatherThread, make_devices, make_own_group
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
+from distprof.record.gather.thinning import Thinning
 from distprof.record.gather.window_agreement import WindowMessage
 from distprof.record.step.step_record import STEPS_AT_ONCE
 from distprof.world import World, all_reduce_max, collect_texts, share_text
@@ -53,18 +54,21 @@ def test_ranks_with_unequal_numbers_of_rows(tmp_path: Path) -> None:
     call_on_ranks(3, exchange_unequal_numbers, tmp_path=tmp_path)
 
 
-def tell_of_gpus(world: World) -> None:
+def tell_each_other(world: World) -> None:
     exchange = Exchange(dist.new_group(backend="gloo"))
     if world.rank == 1:
         exchange.read_gpu = lambda: GpuReading(power_mw=125_000, energy_mj=2**40, sm_clock_mhz=345, limits=1)
+    else:
+        exchange.wish = Thinning(stride=8, first_steps=40)
     exchange.word = WindowMessage(next_step=7 + world.rank)
     exchange.send([], last=False)
     assert exchange.gpus == [GpuReading(), (125_000, 2**40, 345, UNREAD, 1)]
     assert [word.next_step for word in exchange.words] == [7, 8]
+    assert exchange.wishes == [(8, 40), Thinning()]
 
 
-def test_ranks_tell_of_their_gpus(tmp_path: Path) -> None:
-    call_on_ranks(2, tell_of_gpus, tmp_path=tmp_path)
+def test_ranks_tell_of_their_gpus_of_their_steps_and_of_what_they_would_record(tmp_path: Path) -> None:
+    call_on_ranks(2, tell_each_other, tmp_path=tmp_path)
 
 
 def agree(world: World) -> None:

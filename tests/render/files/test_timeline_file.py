@@ -32,8 +32,8 @@ def make_segments(begin_ns: int, *durations_ns: int, truncated: bool = False) ->
     return Segments(begin_ns=begin_ns, codes=codes, durations_ns=durations_ns, truncated=truncated)
 
 
-def read(run: Run) -> Timeline:
-    return read_timeline(render_trace(run, analyze(run)))
+def read(run: Run, **options: int) -> Timeline:
+    return read_timeline(render_trace(run, analyze(run), **options))
 
 
 def test_segments_follow_each_other_and_sum_to_their_step() -> None:
@@ -251,12 +251,11 @@ def test_nothing_of_what_was_written_is_kept() -> None:
     assert most < 20_000, "of 80,000 slices, each of several objects"
 
 
-def test_of_too_many_steps_those_that_the_report_shows_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_steps_those_that_the_report_shows_come_first() -> None:
     run = make_run(num_ranks=2, num_steps=30)
     rows = run.rows.copy()
     rows[:, 20, run_trace.COLUMN["step_host_ns"]] *= 1.5  # the longest
-    monkeypatch.setattr(run_trace, "MOST_SLICES", 20)
-    timeline = read(replace(run, rows=rows))
+    timeline = read(replace(run, rows=rows), most_slices=20)
     shown = {event["args"]["step"] for event in timeline.slices}
     assert 20 in shown and 0 in shown and len(shown) < 15
     assert (timeline.about["steps"], timeline.about["of_steps"]) == (len(shown), 30)

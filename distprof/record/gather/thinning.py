@@ -1,0 +1,41 @@
+"""How the ranks agree on which steps they record: where one of them leaves a step out, the others' records tell little.
+
+Each says in a round of its gather thread what it would leave out itself, and all do what the one does that leaves out
+most. What is recorded on one rank costs all others, too, where they wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+
+class Thinning(NamedTuple):
+    """What a rank leaves out; the default is nothing."""
+
+    stride: int = 1
+    """Of how many bursts of steps one is recorded, a power of two."""
+    first_steps: int = 2**31
+    """So many steps at the job's begin are all recorded."""
+
+
+class Thinner:
+    """One rank's part; it belongs to the gather thread."""
+
+    def __init__(self, thin: Callable[[int, int], None] = lambda stride, first_steps: None) -> None:
+        """Begins with all steps.
+
+        Args:
+            thin: Told the agreed stride and number of first steps when they change.
+        """
+        self._thin = thin
+        self.wish = Thinning()
+        """What this rank says in the next round."""
+        self.agreed = Thinning()
+
+    def follow(self, wishes: Sequence[Thinning]) -> None:
+        """Takes what all ranks have said; a rank that hears nobody, what it has said itself."""
+        agreed = Thinning(max(wish.stride for wish in wishes), min(wish.first_steps for wish in wishes))
+        if agreed != self.agreed:
+            self.agreed = agreed
+            self._thin(*agreed)
