@@ -10,6 +10,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+KEPT = []
+
+
 def make():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 1024), nn.Linear(1024, 4))
@@ -64,6 +67,8 @@ def main():
     train("inside", DDP(torch.compile(make(), backend="eager"), bucket_cap_mb=1))
     if hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6 cannot shard on a CPU
         train("method", torch.compile(shard(make()), backend="eager"))
+    else:  # the end of its groups can wait for a thread that waits for the GIL to let go of a tensor
+        KEPT.append(dist.group.WORLD)
     torch._dynamo.reset()
     train("step", DDP(make(), bucket_cap_mb=1), torch.compile(step, backend="eager"))
     train("gradients", make(), torch.compile(step_by_hand, backend="aot_eager"))
