@@ -92,10 +92,8 @@ def test_it_is_said_once_a_step_is_left_out() -> None:
 
 def test_of_steps_that_cost_much_fewer_are_recorded_at_first() -> None:
     assert [count_first(cost_ns) for cost_ns in (MS, 2 * MS, 10 * MS)] == [128, 75, LEAST_FIRST_STEPS]
-    job = Job()
-    assert (
-        job.run(75, 100 * MS, collectives=77) == [4] and job.first_steps == 74 and len(job.notes) == 1
-    )  # 2.005 ms a step
+    job = Job()  # 2.005 ms a step
+    assert job.run(75, 100 * MS, collectives=77) == [4] and job.first_steps == 74 and len(job.notes) == 1
     plan = ShadowPlan(0)
     plan.thin(4, 74)
     assert [plan.is_shadow(step, warmup=False) for step in range(200)].index(True) >= 74
