@@ -23,9 +23,10 @@ from distprof.analyze.cycles.pipeline_operations import (
 )
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.timeline.step_timelines import are_placed
+from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import KINDS as OPERATION_KINDS
 from distprof.facts.operations import SEND_NUMBERS, Kind
-from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, FloatArray, Run
+from distprof.facts.run import COLUMN, KINDS, PHASES, Clock, Collectives, Run
 from distprof.facts.trace_summary import TraceSummary
 from distprof.render.files.trace_events import (
     FlowPoint,
@@ -178,8 +179,7 @@ class _RunTrace:
     def _place_all(self, position: int, times_ns: Iterable[float]) -> list[int]:
         """The same of a few times, all of which are known."""
         if (shift_ns := self.shifts_ns[position]) is None:
-            placed: list[int] = self._place(position, np.array([*times_ns])).astype(np.int64).tolist()
-            return placed
+            return [int(time_ns) for time_ns in self._place(position, np.array([*times_ns])).tolist()]
         return [round(time_ns - shift_ns) for time_ns in times_ns]
 
     def _place_device(self, position: int, times_ns: FloatArray) -> FloatArray:

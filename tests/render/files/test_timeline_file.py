@@ -19,7 +19,7 @@ from distprof.facts.run import PHASES, ClockReading, CollectiveKind, Collectives
 from distprof.render.files import run_trace
 from distprof.render.files.files import render_trace
 from distprof.render.files.operations_timeline import render_operations_trace
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import USUAL_NAMES
 from tests.factories import MS, make_run
 from tests.render.files.perfetto_file import Timeline, read_timeline
@@ -122,6 +122,18 @@ def test_another_hosts_clock_is_moved_and_its_bound_told() -> None:
     own_ns = 3 * 100 * MS  # the last step begins so long after the reading, with clocks 100 parts per million apart
     bound_ns = timeline.about["clock_bound_ns_by_rank"]["1"]
     assert bound_ns == pytest.approx(1_000 + 1e-4 * own_ns, rel=0.05)
+
+
+@pytest.mark.filterwarnings("error")
+def test_beside_a_clock_said_to_be_centuries_ahead_a_drifting_one_keeps_its_steps_in_order() -> None:
+    readings = (
+        ClockReading(rank=1, at_ns=0, offset_ns=2**63 - 1, bound_ns=500),
+        *(ClockReading(rank=2, at_ns=at_ns, offset_ns=2_000, bound_ns=500) for at_ns in (0, 10**10)),
+    )
+    timeline = read(make_run(num_ranks=3, meta={"clock_readings": readings}))
+    starts = [[event["ts"] for event in timeline.on_track("steps", pid)] for pid in range(3)]
+    assert starts == [sorted(each) for each in starts]
+    assert [each[0] for each in starts] == pytest.approx([2**63 / 1_000, 0, 2**63 / 1_000], rel=1e-6)
 
 
 def make_pipeline_run() -> Run:
