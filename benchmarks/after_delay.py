@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.live.live_truth import trim_mean
 from distprof.analyze.stats.statistics import midmean
 from distprof.errors import EXIT_OK, UsageError
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 MANNERS = ("none", "burns", "sleeps")
 CHECK_EVERY = 50

@@ -25,7 +25,7 @@ from benchmarks.attach_cost import AGAIN, ATTACHED, CONDITIONS, PLAIN, QUIET, ru
 from benchmarks.attach_cost_program import WARMUP_STEPS
 from distprof.cli.bench.comparison import Comparison, compare_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 LIMIT_US = 1000.0
 """1 % of a step of 100 ms."""

@@ -16,7 +16,7 @@ from benchmarks.synthetic_nsys import (
     pack_pid,
     pack_thread,
 )
-from distprof.facts.trace import IntArray
+from distprof.facts.arrays import IntArray
 
 PIDS = (4101, 4102)
 ROWS_PER_OP = 3.21

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from distprof.analyze import analyze
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import (
     COLUMN,
     PHASES,
     ROW_WIDTH,
     Clock,
     DeviceSnapshot,
-    FloatArray,
     Peak,
     RankInfo,
     Run,
     RunMeta,
     Segments,
     Work,
-)  # fmt: skip
+)
 
 MS = 1_000_000
 """Nanoseconds."""

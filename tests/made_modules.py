@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import ModuleTable
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.run import Run
 from tests.factories import MS, make_run
 
 LEAVES: Mapping[str, float] = {

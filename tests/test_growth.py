@@ -16,7 +16,8 @@ import pytest
 import torch
 import torch.distributed.pipelining.stage  # from then on a shadow step takes its methods away and puts them back
 
-from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import PHASE_CODE, Clock, CollectiveKind, Phase
 from distprof.profiler.rank import overhead_budget as budget
 from distprof.profiler.rank.overhead_budget import keep_budget
 from distprof.profiler.rank.profiler import Profiler

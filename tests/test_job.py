@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock
 from distprof.storage.run_folder import read_run
 from tests.faults.forked import Command, Started, make_rank, start
 from tests.forked_ranks import fork_alone, fork_ranks

@@ -16,7 +16,7 @@ from typing import Any
 from wandb.proto import wandb_internal_pb2
 
 from distprof.analyze.live.live_metric_means import Details
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 BLOCK_BYTES = 32 * 1024
 HEADER_BYTES = 7

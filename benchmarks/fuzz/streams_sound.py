@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import (
     COLUMN,
     KINDS,
@@ -14,7 +15,6 @@ from distprof.facts.run import (
     ClockReading,
     CollectiveKind,
     DeviceSnapshot,
-    FloatArray,
     LinkReading,
     Peak,
     Phase,

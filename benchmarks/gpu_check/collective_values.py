@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu_check.check_result import NotHere
-from distprof.facts.run import Collectives, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Collectives, Run
 from distprof.record.windows.kernel_window import METADATA_KEY
 from distprof.storage.run_folder import kernel_path
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.report.wait_report import Estimate
 
 TRIM_RATIO = 0.1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 TRIMMED_RATIO = 0.2
 """Of the differences, what is left out at either end: a pair in which something else was busy."""

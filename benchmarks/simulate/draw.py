@@ -9,7 +9,8 @@ import numpy as np
 
 from benchmarks.simulate.job import Delay, SimulatedJob
 from benchmarks.simulate.program import PART_CODE, PARTS, Compute, Program, find_groups, has_between, list_issues
-from distprof.facts.run import PHASES, FloatArray, Phase, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import PHASES, Phase, Stretch
 
 PARETO_SHAPE = 1.5
 WORKING_ON_TOKENS = (Phase.FORWARD, Phase.BACKWARD)

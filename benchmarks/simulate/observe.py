@@ -9,6 +9,7 @@ from benchmarks.simulate.job import SimulatedJob
 from benchmarks.simulate.observe_between import write_between
 from benchmarks.simulate.program import PART_CODE, Issue, Program, find_groups, list_issues
 from benchmarks.simulate.schedule import Schedule
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.intervals import measure_union
 from distprof.facts.run import (
     COLUMN,
@@ -18,8 +19,6 @@ from distprof.facts.run import (
     ClockReading,
     Collectives,
     DeviceSnapshot,
-    FloatArray,
-    IntArray,
     LinkReading,
     Peak,
     Phase,
@@ -63,7 +62,7 @@ def write_run(
     )  # fmt: skip
 
 
-def _choose_recorded(job: SimulatedJob, draws: np.random.Generator) -> npt.NDArray[np.bool_]:
+def _choose_recorded(job: SimulatedJob, draws: np.random.Generator) -> BoolArray:
     """The steps that are no shadow steps: of these, only the time of the step and of what precedes it is known."""
     recorded = np.ones(job.num_steps, dtype=bool)
     turns = np.arange(0, job.num_steps, job.shadow_every) if job.shadow_every else np.arange(0)

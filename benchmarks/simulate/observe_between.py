@@ -7,7 +7,8 @@ import numpy as np
 from benchmarks.simulate.job import SimulatedJob
 from benchmarks.simulate.program import PART_CODE, Issue
 from benchmarks.simulate.schedule import Schedule
-from distprof.facts.run import COLUMN, FloatArray, Phase, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Phase, Stretch
 
 RECORDED = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 """Stretches with a column; the remainder has none."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray
 
 if TYPE_CHECKING:
     from benchmarks.simulate.pipeline_job import PipelineJob

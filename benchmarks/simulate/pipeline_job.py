@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.simulate.pipeline_durations import Durations, OperationRow, draw_durations
 from benchmarks.simulate.pipeline_events import play_events
+from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import NUMBERS, Kind, Operations
-from distprof.facts.run import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.simulate.job import SimulatedBucket, SimulatedJob
-from distprof.facts.run import PHASES, CollectiveKind, IntArray, Part, Phase, Stretch
+from distprof.facts.arrays import IntArray
+from distprof.facts.run import PHASES, CollectiveKind, Part, Phase, Stretch
 
 PARTS: tuple[Part, ...] = (*PHASES, *Stretch)
 """Axis 2 of own times."""

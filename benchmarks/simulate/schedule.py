@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.simulate.draw import Load
 from benchmarks.simulate.job import SimulatedJob
 from benchmarks.simulate.program import PART_CODE, Compute, Issue, Program, find_groups, list_issues
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from benchmarks.simulate.observe import write_run
 from benchmarks.simulate.program import Program, list_issues, write_program
 from benchmarks.simulate.schedule import Schedule, make_schedule
 from benchmarks.simulate.shared_schedule import make_shared_schedule
-from distprof.facts.run import PHASE_CODE, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import PHASE_CODE, Phase, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

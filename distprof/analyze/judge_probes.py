@@ -11,8 +11,8 @@ import numpy as np
 
 from distprof.analyze.stats.significance import JOB_ALPHA, binomial_tail
 from distprof.analyze.stats.statistics import mad_sigma
+from distprof.facts.arrays import FloatArray
 from distprof.facts.probes import FIGURES, PAIR_FIGURES, ProbedPair, ProbedRank, SuspectProbes
-from distprof.facts.run import FloatArray
 from distprof.report.probe_report import (
     ProbedPairReport,
     ProbedPart,

@@ -32,8 +32,8 @@ from distprof.storage.baseline_file import FOLDER, locate_baseline, read_baselin
 from distprof.storage.remote import Place, read_place
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import is_sweep, read_sweep, require_inside
-from distprof.traces.load_run import read_paths
 from distprof.traces.operations.read_operations import is_operations
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 
 DESCRIPTION = """\

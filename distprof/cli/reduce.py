@@ -16,8 +16,8 @@ from distprof.errors import EXIT_OK, EXIT_PARTIAL, UsageError
 from distprof.render.files.files import Written, write_each
 from distprof.render.units import clean_text
 from distprof.storage.remote import read_place
-from distprof.traces.load_run import reduce_traces
 from distprof.traces.reduce.traced_rank import TracedRank
+from distprof.traces.reduce_sources import reduce_traces
 from distprof.traces.reduced_file import SUFFIX, write_reduced
 from distprof.traces.sources import list_sources, raise_nothing_readable
 

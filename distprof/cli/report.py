@@ -23,8 +23,8 @@ from distprof.render.units import clean_text
 from distprof.report.report import Report
 from distprof.storage.remote import Place, read_place
 from distprof.storage.sweep_folder import is_sweep
-from distprof.traces.load_run import read_paths
 from distprof.traces.operations.read_operations import is_operations
+from distprof.traces.read_paths import read_paths
 
 if TYPE_CHECKING:
     from distprof.render.files.files import Written

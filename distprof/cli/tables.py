@@ -13,16 +13,17 @@ from rich.text import Text
 
 from distprof.cli.options import add_number, add_width, list_unread
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError, UsageError
+from distprof.facts.arrays import IntArray
 from distprof.facts.run import name_ranks
-from distprof.facts.trace import IntArray, Trace
+from distprof.facts.trace import Trace
 from distprof.render.terminal.nsys_tables import render_table, write_csv
 from distprof.render.units import clean_text
 from distprof.storage.remote import Place, read_place
 from distprof.storage.whole_file import write_whole
-from distprof.traces.load_run import read_traces
 from distprof.traces.one_job import read_claim, require_one_job
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.steps import detect_steps
+from distprof.traces.reduce_sources import read_traces
 from distprof.traces.sources import Source, format_unreadable, list_sources, list_window_traces, raise_nothing_readable
 from distprof.traces.tables.projection import PROJECTIONS, project
 from distprof.traces.tables.six_tables import TABLES, Table, make_table

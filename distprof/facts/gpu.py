@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from distprof.facts.arrays import FloatArray
 
 
 class ClockLimit(enum.StrEnum):
@@ -82,10 +83,10 @@ class RankGpu:
     """The spans of one rank's GPU."""
 
     caps: GpuCaps
-    spans: npt.NDArray[np.float64]
+    spans: FloatArray
     """``[num_spans, len(GpuSpan._fields)]``, ascending and apart from each other; NaN: not measured."""
 
-    def column(self, name: str) -> npt.NDArray[np.float64]:
+    def column(self, name: str) -> FloatArray:
         """One field of every span, ``[num_spans]``."""
         return self.spans[:, GpuSpan._fields.index(name)]
 

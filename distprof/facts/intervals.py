@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distprof.facts.trace import IntArray
+from distprof.facts.arrays import IntArray
 
 Intervals = tuple[IntArray, IntArray]
 """Begins and ends, ``[num_intervals]`` each."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
 
 class OperationKind(enum.StrEnum):
@@ -37,23 +36,23 @@ class RankOperations:
     a clock of the rank's own.
     """
 
-    step: npt.NDArray[np.int64]
+    step: IntArray
     """The number of its step."""
-    kind: npt.NDArray[np.int64]
+    kind: IntArray
     """Index into `OPERATION_KINDS`."""
-    micro_batch: npt.NDArray[np.int64]
+    micro_batch: IntArray
     """Counted from 0 in each step; `UNKNOWN` of what is sent, received or waited for."""
-    stage: npt.NDArray[np.int64]
+    stage: IntArray
     """The stage that computes, of all stages of the pipeline; `UNKNOWN`: the loop does not say."""
-    peer: npt.NDArray[np.int64]
+    peer: IntArray
     """The global rank that it is sent to, or received from; `UNKNOWN`: any rank, or none."""
-    tag: npt.NDArray[np.int64]
-    size_bytes: npt.NDArray[np.int64]
-    start_ns: npt.NDArray[np.float64]
+    tag: IntArray
+    size_bytes: IntArray
+    start_ns: FloatArray
     """When it began; of what is sent or received, when it was issued."""
-    duration_ns: npt.NDArray[np.float64]
+    duration_ns: FloatArray
     """Until it ended; of what is sent or received, until the rank had waited for it. NaN: it was not waited for."""
-    waited_ns: npt.NDArray[np.float64]
+    waited_ns: FloatArray
     """How long the rank stood still for it; of a forward or a backward, in collectives inside it."""
-    on_device: npt.NDArray[np.bool_]
+    on_device: BoolArray
     """Whether its times are of the device clock, as where tensors are exchanged on GPUs, and not of the host's."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from distprof.facts.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +64,11 @@ class ModuleTable:
     """Forward, backward and recomputed in the counted step, submodules included: three by module."""
     outside_flops: tuple[int, ...]
     """The same of operations in no module."""
-    forward_ns: npt.NDArray[np.float64]
+    forward_ns: FloatArray
     """Time of a step, submodules included, ``[num_modules, num_timed_steps]``; NaN: it did not run."""
-    backward_ns: npt.NDArray[np.float64]
+    backward_ns: FloatArray
     """As ``forward_ns``."""
-    recomputed_ns: npt.NDArray[np.float64]
+    recomputed_ns: FloatArray
     """As ``forward_ns``, of forward that backward repeats."""
     memory: RankMemory | None
     """What this rank's tensors took in the counted step. None: not measured."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
 
 class Kind(enum.StrEnum):

@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.columns import COLUMN
 
-BoolArray = npt.NDArray[np.bool_]
 Work = tuple[bool, bool]
 """Whether a rank computes gradients, and whether it takes steps of an optimizer."""
 
 
-def read_work(rows: npt.NDArray[np.float64]) -> Work | None:
+def read_work(rows: FloatArray) -> Work | None:
     """What a rank does in its steps, ``[num_steps, ROW_WIDTH]``. None: its phases were not recorded."""
     whole = rows[(rows[:, COLUMN["failed"]] == 0) & (rows[:, COLUMN["shadow"]] != 1)]
     times_ns = whole[:, [COLUMN["backward_host_ns"], COLUMN["optimizer_host_ns"]]]
@@ -29,7 +28,7 @@ def read_work(rows: npt.NDArray[np.float64]) -> Work | None:
     return backward, optimizer
 
 
-def detect_other_work(rows: Sequence[npt.NDArray[np.float64]]) -> BoolArray:
+def detect_other_work(rows: Sequence[FloatArray]) -> BoolArray:
     """Ranks that do other work than more than half of those whose work is known, ``[num_ranks]``; none, unless these
     train.
 

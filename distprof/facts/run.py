@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from distprof.facts.modules import ModuleTable
     from distprof.facts.probes import SuspectProbes
     from distprof.facts.trace_summary import TraceSummary
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Phase(enum.StrEnum):
@@ -375,9 +372,9 @@ class Run:
         first = COLUMN[f"{OWN_PHASES[0]}_wait_{clock}_ns"]
         return self.rows[:, :, first : first + len(OWN_PHASES)]
 
-    def measured(self) -> npt.NDArray[np.bool_]:
+    def measured(self) -> BoolArray:
         """Which steps count, ``[num_ranks, num_steps]``: whole, no warm-up, shadow (unless all are) or window."""
-        whole: npt.NDArray[np.bool_] = (self.column("warmup") == 0) & (self.column("failed") == 0)
+        whole: BoolArray = (self.column("warmup") == 0) & (self.column("failed") == 0)
         whole &= self.column("window") != 1
         recorded = whole & (self.column("shadow") != 1)
         return recorded if recorded.any() else whole

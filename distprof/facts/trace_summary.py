@@ -10,7 +10,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distprof.facts.trace import IntArray, TraceHead
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import TraceHead
 
 LONGEST_NAME = 1_000
 """Characters of a name that a report holds."""

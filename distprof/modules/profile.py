@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import ModuleTable, RankMemory
-from distprof.facts.run import FloatArray
 from distprof.modules.calls import OUTSIDE, ModuleCalls, ModulePass, Paths, list_tensors, padded_shape
 from distprof.modules.count import AlivePeak, Counter
 from distprof.modules.memory import MemoryWatch

@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from distprof.compiling import is_compiling
-from distprof.facts.trace import OWN_MODULE
+from distprof.facts.range_names import OWN_MODULE
 from distprof.modules.names import COMPILED, is_compiled, list_modules, unwrap
 
 

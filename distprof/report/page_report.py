@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distprof.config.decode import MAX_EXACT, are_whole, is_whole
-from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, FloatArray, IntArray, Phase
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase
 
 MAX_COLLECTIVES = 4096
 """Collectives of one step; those of a step with more are not kept. FSDP2 issues three per layer and micro-step: 96

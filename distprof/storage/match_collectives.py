@@ -10,18 +10,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from distprof.facts.run import (
-    COLUMN,
-    UNEVEN_KINDS,
-    Clock,
-    CollectiveKind,
-    Collectives,
-    FloatArray,
-    IntArray,
-    Phase,
-    make_rows,
-    name_ranks,
-)
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import COLUMN, UNEVEN_KINDS, Clock, CollectiveKind, Collectives, Phase, make_rows, name_ranks
 from distprof.storage.collective_records import GroupInfo, RankCollectives
 
 Item = tuple[CollectiveKind, int | None]

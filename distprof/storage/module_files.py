@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from distprof.errors import DataError
+from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
-from distprof.facts.run import FloatArray
 from distprof.storage.safe_open import open_file, open_folder
 
 SCHEMA = "distprof.rank_modules/1"

@@ -13,21 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.config.decode import MAX_EXACT, are_whole, decode, is_whole
 from distprof.errors import DataError
-from distprof.facts.run import (
-    COLUMN,
-    COMMUNICATION_PHASES,
-    OWN_PHASES,
-    PHASES,
-    ROW_WIDTH,
-    Clock,
-    FloatArray,
-    Segments,
-    Stretch,
-)
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, Segments, Stretch
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
 
@@ -125,7 +115,7 @@ def read_scheduling(record: Mapping[str, Any]) -> FloatArray | None:
     return np.array(values, dtype=np.float64)  # None becomes NaN
 
 
-def mark_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
+def mark_possible(rows: FloatArray) -> BoolArray:
     """Which rows are valid steps, ``[num_rows]``; checks all at once, since there may be millions."""
     lengths = rows[:, _LENGTHS]
     possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _MOMENTS] < 0).any(axis=1)
@@ -140,7 +130,7 @@ def mark_possible(rows: FloatArray) -> npt.NDArray[np.bool_]:
     return _fit_between(known, possible)
 
 
-def _fit_between(known: FloatArray, possible: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _fit_between(known: FloatArray, possible: BoolArray) -> BoolArray:
     """Leaves out steps whose time between steps, or a part of it, exceeds the time since the previous step ended.
 
     Args:

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import GpuCaps, GpuSpan
-from distprof.facts.run import COLUMN, FloatArray, RankInfo, Segments
+from distprof.facts.run import COLUMN, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives

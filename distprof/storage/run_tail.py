@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from distprof.errors import DataError
-from distprof.facts.run import FloatArray, RankInfo, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import RankInfo, Run
 from distprof.facts.stand import RankState
 from distprof.storage.last_state import read_place
 from distprof.storage.rotation import join_parts, open_parts

@@ -14,9 +14,10 @@ import numpy as np
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import RankGpu
 from distprof.facts.micro_batches import RankOperations
-from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, FloatArray, RankInfo, Segments
+from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo, Segments
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer

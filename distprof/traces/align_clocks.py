@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.run import ClockReading, CollectiveKind, Collectives, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import ClockReading, CollectiveKind, Collectives
 
 MIN_ENDS = 3
 """With fewer common collectives no bound can be given."""

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, Activities, BoolArray, Calls, IntArray, Ranges
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, Activities, Calls, Ranges
 
 DENSE = 1 << 22
 """Integers within a range smaller than this are looked up in a table, without sorting."""

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.run import COLUMN
-from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Operators, Ranges, Trace, TraceHead
+from distprof.facts.trace import UNKNOWN, Activities, Calls, Operators, Ranges, Trace, TraceHead
 from distprof.traces.codes import keep_rows, select_names
 from distprof.traces.kineto.event_kinds import is_step
 from distprof.traces.reduce.launches import find_cut_off

@@ -1,268 +1,46 @@
-"""Reads and reduces all traces in parallel, each worker one file at a time to keep memory bounded.
+"""Reads a run folder, with the traces of its job.
 
-What reads run folders and captures, and what starts processes, is imported only where it is needed: that takes as long
-as reading a small trace.
+What reads traces is imported only if there are any: a job whose ranks end would wait for it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distprof import __version__
-from distprof.errors import DataError, DistprofError, UsageError
 from distprof.facts.run import Run
-from distprof.facts.trace import Trace
-from distprof.storage.remote import Place, fetch_file, list_remote
-from distprof.traces.assemble import assemble_run, attach_traces, list_dark
-from distprof.traces.join_cycles import group_cycles, join_cycles
-from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.one_job import require_after
-from distprof.traces.reduce.phase_names import USUAL_NAMES, NameMap
-from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
-from distprof.traces.reduced_file import read_reduced
-from distprof.traces.sources import (
-    Source,
-    fetch,
-    format_unreadable,
-    list_called,
-    list_sources,
-    list_window_traces,
-    raise_nothing_readable,
-)
+from distprof.storage.generations import read_generations
 
-Progress = Callable[[int, int], None]
-"""Called with the number of files read so far and the total."""
-MIN_PARALLEL_BYTES = 4_000_000
-"""Below this total size, starting worker processes takes longer than reading."""
-
-
-def _silent(done: int, total: int) -> None:
-    pass
-
-
-def read_paths(
-    paths: Sequence[Place],
-    names: NameMap,
-    on_progress: Progress = _silent,
-    executor: str | None = None,
-    *,
-    generation: int | None = None,
-) -> Run:
-    """Reads everything at the paths as one run: a run folder, its kernel windows and traces from elsewhere, in any mix.
-
-    Unreadable files are left out and listed with the reason in ``unread``.
-
-    Args:
-        paths: Paths and URLs.
-        names: What names in traces represent.
-        on_progress: Told how many files have been read.
-        executor: Where traces are reduced, as `distprof.traces.executors.run_tasks` takes it.
-        generation: As of `load_run`.
-
-    Raises:
-        DistprofError: Nothing is readable, the inputs belong to different jobs, or there is no such executor or
-            generation.
-    """
-    sources, unread = list_sources(paths)
-    folders = [source for source in sources if source.kind == "run"]
-    if len(folders) > 1:
-        raise DataError(f"{folders[0]} and {folders[1]}: two runs: pass one run folder, and traces of the same job")
-    traces = [source for source in sources if source.kind != "run"]
-    if folders:
-        with _fetch_folder(folders[0]) as folder:
-            run = load_run(folder, names, on_progress, beside=traces, executor=executor, generation=generation)
-        return dataclasses.replace(run, unread=(*unread, *run.unread))
-    if generation is not None:
-        raise UsageError(f"--generation {generation}: only a run folder has generations, not traces alone")
-    traced, failed = reduce_traces(traces, names, on_progress, executor)
-    if not traced:
-        raise_nothing_readable([*unread, *failed] or [f"{paths[0]}: contains nothing that distprof can read"])
-    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
-
-
-@contextlib.contextmanager
-def _fetch_folder(source: Source) -> Iterator[Path]:
-    """The run folder on this machine, for as long as it is read."""
-    if source.url is None:
-        yield source.path
-        return
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="distprof-") as name:
-        folder = Path(name).resolve()
-        for file in list_remote(source.url, depth=4)[1]:
-            target = folder / file.below
-            if not target.resolve().is_relative_to(folder):
-                raise DataError(f"{source.url}: has a file outside of it: copy it to a disk")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            fetch_file(file.url, target)
-        yield folder
+if TYPE_CHECKING:
+    from distprof.traces.reduce.phase_names import NameMap
+    from distprof.traces.reduce_sources import Progress
+    from distprof.traces.sources import Source
 
 
 def load_run(
-    folder: Path, names: NameMap = USUAL_NAMES, on_progress: Progress = _silent, *, beside: Sequence[Source] = (),
-    executor: str | None = None, generation: int | None = None,
+    folder: Path, names: NameMap | None = None, on_progress: Progress | None = None, *,
+    beside: Sequence[Source] = (), executor: str | None = None, generation: int | None = None,
 ) -> Run:  # fmt: skip
     """Reads a run folder with its kernel windows, and other traces of the same job.
 
-    Unreadable windows only give a warning, since the run's own records do not depend on them. Unreadable traces in
-    ``beside`` are listed in ``unread``. Of a job whose ranks were started again, ``generation`` is the start to read;
-    None: the newest one with a measured step.
+    Args:
+        folder: The run folder.
+        names: What names in traces represent. None: the usual names.
+        on_progress: Told how many traces have been read.
+        beside: Other traces. Those that cannot be read are listed in ``unread``.
+        executor: As of `distprof.traces.read_paths.read_paths`.
+        generation: Of a job whose ranks were started again, the start to read. None: the newest one with a measured
+            step.
 
     Raises:
         DataError: The run is unreadable, or the run and the traces are of different jobs.
         UsageError: There is no such generation.
     """
-    from distprof.storage.generations import read_generations
-
     run, folder = read_generations(folder, generation)
-    own: list[TracedRank] = []
-    try:
-        sources, damaged = list_window_traces(folder)
-        own, failed = reduce_all(sources, names, on_progress) if sources else ([], [])
-        damaged += failed
-        run = attach_traces(run, own) if own and not beside else run
-    except (DataError, OSError) as error:
-        own, damaged = [], [str(error)]
-    if len(called := list_called(folder)) > 1:
-        earlier = ", ".join(called[-2:-5:-1]) + (", ..." if len(called) > 4 else "")
-        damaged.append(f"earlier ones of this job are in kernels/ ({earlier}): pass their folders")
-    left_out = [f"kernel windows are left out: {reason}" for reason in damaged]
-    run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
-    if not beside:
+    if not beside and not os.path.lexists(folder / "kernels"):
         return run
-    traced, failed = reduce_all(beside, names, on_progress, executor)
-    failed += list_dark(traced)
-    require_after(run.meta.started_utc, [item.claim for item in traced])
-    run = attach_traces(run, [*own, *traced]) if own or traced else run
-    return dataclasses.replace(run, unread=(*run.unread, *failed))
+    from distprof.traces.add_traces import add_traces
 
-
-def reduce_traces(
-    sources: Sequence[Source], names: NameMap, on_progress: Progress = _silent, executor: str | None = None
-) -> tuple[list[TracedRank], list[str]]:
-    """As `reduce_all`, and what single processes wrote one after another is read again, as one.
-
-    Raises:
-        DistprofError: As of `reduce_all`, or a cycle of a process cannot be read again.
-    """
-    traced, failed = reduce_all(sources, names, on_progress, executor)
-    groups = group_cycles(traced)
-    if not groups:
-        return traced, failed
-    by_name = {str(source): source for source in sources}
-    cycles: list[tuple[Source, ...]] = []
-    for indexes in groups:
-        heads = [traced[index].head.path for index in indexes]
-        if any(path not in by_name for path in heads):
-            raise DataError(f"{heads[0]} and {heads[1]}: traces of one process: reduce them with one command")
-        cycles.append(tuple(by_name[path] for path in heads))
-    kept = dict(enumerate(traced))
-    for indexes, result in zip(groups, _reduce_tasks(cycles, names, _silent, executor), strict=True):
-        for index in indexes:
-            del kept[index]
-        if isinstance(result, str):
-            raise DataError(result)
-        kept[indexes[0]] = result[0]
-    return [kept[index] for index in sorted(kept)], failed
-
-
-def read_traces(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
-    """One trace per process in the file; the options are those of `distprof.traces.nsys.read_nsys.read_nsys`.
-
-    Raises:
-        DistprofError: It cannot be read, or is reduced already.
-    """
-    with fetch(source) as local:
-        if local is None:
-            return []
-        if local.kind == "reduced":
-            raise DataError(f"{local.path}: a reduced rank has no single events any more: pass the trace itself")
-        traces = _read_local(local, all_processes=all_processes, only_times=only_times)
-    return [dataclasses.replace(each, head=dataclasses.replace(each.head, path=str(local))) for each in traces]
-
-
-def _read_local(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
-    if source.kind == "kineto":
-        return [read_kineto(source.path)]
-    import tempfile
-
-    from distprof.traces.nsys.nsys_tool import export_report
-    from distprof.traces.nsys.read_nsys import read_nsys
-
-    if source.kind == "nsys":
-        return read_nsys(source.path, all_processes=all_processes, only_times=only_times)
-    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
-        exported = export_report(source.path, Path(folder))
-        return read_nsys(exported, all_processes=all_processes, only_times=only_times)
-
-
-def reduce_all(
-    sources: Sequence[Source], names: NameMap, on_progress: Progress, executor: str | None = None
-) -> tuple[list[TracedRank], list[str]]:
-    """Reduces every source, largest first, and returns them in the given order; and the unreadable ones with reasons.
-
-    Raises:
-        DistprofError: Workers were killed, again and again, or there is no such executor.
-    """
-    found = _reduce_tasks([(source,) for source in sources], names, on_progress, executor)
-    traced = [item for several in found if not isinstance(several, str) for item in several]
-    return traced, [reason for reason in found if isinstance(reason, str)]
-
-
-def _reduce_tasks(
-    tasks: Sequence[tuple[Source, ...]], names: NameMap, on_progress: Progress, executor: str | None
-) -> list[list[TracedRank] | str]:
-    """What `reduce_task` finds in each."""
-    results: dict[int, list[TracedRank] | str] = {}
-    workers = min(len(tasks), len(os.sched_getaffinity(0)))
-    sizes = [sum(source.size_bytes for source in task) for task in tasks]
-    own = any(source.url is not None and source.url.text.startswith("memory://") for task in tasks for source in task)
-    if executor in (None, "local") and (workers < 2 or sum(sizes) < MIN_PARALLEL_BYTES or own):
-        for place, task in enumerate(tasks):
-            results[place] = reduce_task(task, names, __version__)
-            on_progress(len(results), len(tasks))
-    else:
-        from distprof.traces.executors import run_tasks  # what it imports cannot be had when Python ends
-
-        order = sorted(range(len(tasks)), key=lambda place: -sizes[place])
-        calls = [(tuple(map(_name_everywhere, tasks[place])), names, __version__) for place in order]
-        for place, result in run_tasks(executor, reduce_task, calls, workers):
-            results[order[place]] = result
-            on_progress(len(results), len(tasks))
-    return [results[place] for place in range(len(tasks))]
-
-
-def _name_everywhere(source: Source) -> Source:
-    """The source for a worker whose working directory is another."""
-    return dataclasses.replace(source, path=source.path.absolute(), shown=str(source)) if source.url is None else source
-
-
-def reduce_task(sources: Sequence[Source], names: NameMap, version: str) -> list[TracedRank] | str:
-    """The ranks of one source, or of the cycles of one process; or why it cannot be read. This runs in workers.
-
-    Args:
-        sources: One, or those that one process wrote one after another.
-        names: What names represent.
-        version: The distprof that merges the results: another would not count as this one does.
-    """
-    try:
-        if version != __version__:
-            raise DataError(f"{sources[0]}: a worker has distprof {__version__}, and not {version}: install the same")
-        if len(sources) > 1:
-            traces = [trace for source in sources for trace in read_traces(source)]
-            return [trace_rank(join_cycles(traces), names)]
-        with fetch(sources[0]) as local:
-            if local is None:
-                return []
-            if local.kind != "reduced":
-                return [trace_rank(trace, names) for trace in read_traces(local)]
-            if names != USUAL_NAMES:
-                raise DataError(f"{local.path}: --step and --phase come too late: pass them to distprof reduce")
-            return [read_reduced(local.path)]
-    except (DistprofError, OSError) as error:
-        return format_unreadable(sources[0], error)
+    return add_traces(run, folder, names, on_progress, beside=beside, executor=executor)

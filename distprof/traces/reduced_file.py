@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from distprof.config.decode import MAX_EXACT
 from distprof.errors import DataError
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import MAX_WORLD, PHASES, ROW_FIELDS, Segments
 from distprof.facts.trace import TraceHead
 from distprof.facts.trace_summary import DEVICE_STATES, TraceSummary
@@ -207,7 +208,7 @@ def _is_possible_timeline(kept: Segments) -> bool:
     return fits and all(0 <= code < len(PHASES) for code in kept.codes) and sum(kept.durations_ns) < MAX_EXACT
 
 
-def _is_possible_table(table: RankCollectives, steps: npt.NDArray[np.float64]) -> bool:
+def _is_possible_table(table: RankCollectives, steps: FloatArray) -> bool:
     shape = (len(table.steps), len(table.order))
     columns = (table.arrival_ns, table.end_ns, table.exposed_ns, table.left_ns, table.number, table.received_bytes)
     known = {item.group for item in table.order} <= set(table.groups)

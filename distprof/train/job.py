@@ -21,7 +21,8 @@ from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.config.compose import to_yaml
 from distprof.config.schema import Config, ProfileConfig, WandbConfig
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DistprofError, UsageError
-from distprof.facts.run import COLUMN, Clock, FloatArray, RankInfo, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Clock, RankInfo, RunMeta
 from distprof.modules.names import list_modules
 from distprof.profiler.end_report import write_report
 from distprof.profiler.job.run_files import JobPlan

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from tests.factories import MS, make_run
 
 EXPOSED = {

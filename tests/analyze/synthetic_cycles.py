@@ -11,7 +11,8 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Finder, Unexplained
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import choose_measured_steps
-from distprof.facts.run import OWN_PHASES, Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PHASES, Clock
 from tests.factories import MS, make_run
 
 MEAN_NS = np.array([5, 30, 50, 3, 10, 2]) * float(MS)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, ROW_FIELDS, CollectiveKind, Collectives, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, ROW_FIELDS, CollectiveKind, Collectives, Phase, Run
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS
 from tests.factories import make_info, make_run

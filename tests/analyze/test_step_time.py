@@ -16,7 +16,8 @@ from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.analyze.live.live_metrics import make_points
 from distprof.analyze.predict.sweep import measure_job
 from distprof.cli.bench.comparison import read_step_ns
-from distprof.facts.run import COLUMN, Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Clock, Run
 from distprof.profiler.metrics.metrics import Metrics
 from distprof.train.job import StepProgress
 from tests.factories import MS, make_run

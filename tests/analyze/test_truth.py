@@ -16,7 +16,8 @@ from distprof.analyze.predict.what_if import list_what_ifs
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
 from distprof.analyze.summary.waits import measure_waits
-from distprof.facts.run import Clock, Collectives, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Collectives, Phase, Run
 
 NUM_RUNS, NUM_BATCHES = 500, 10
 MS = 1_000_000

@@ -21,7 +21,7 @@ from benchmarks.synthetic_traces import TraceGeneration
 from benchmarks.trace_job import LATE_NS, STEPS, make_job
 from benchmarks.traces import OURS, RIVAL, find_difference, list_programs, measure_programs
 from distprof.errors import DistprofError
-from distprof.facts.trace import IntArray
+from distprof.facts.arrays import IntArray
 from distprof.traces.kineto.read_kineto import read_kineto
 
 HOLDER = """

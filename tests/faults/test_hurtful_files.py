@@ -14,7 +14,7 @@ from benchmarks.fuzz.kineto import make_sound_trace
 from benchmarks.fuzz.streams import Folder
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce import host_calls, kernel_names, steps
 from distprof.traces.reduce.phase_names import NameMap
 from tests.kineto_file import make_kernel, make_launch, make_step, write_kineto

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, FloatArray, Peak, Phase, RankInfo, Segments
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, Peak, Phase, RankInfo, Segments
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.storage.collective_records import (
     MAX_COLLECTIVES,

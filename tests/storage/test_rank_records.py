@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from distprof.errors import DataError
-from distprof.facts.run import COLUMN, FloatArray, Segments
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Segments
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, decode_line, encode_line
 from distprof.storage.run_folder import read_run, write_meta

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, CollectiveKind, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, CollectiveKind, Phase
 from distprof.storage import rotation
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter, read_stream

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from distprof.errors import DataError, UsageError
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import (
     COLUMN,
     ROW_WIDTH,
     ClockReading,
     CollectiveKind,
-    FloatArray,
     LinkReading,
     Peak,
     Phase,

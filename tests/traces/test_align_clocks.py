@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.facts.run import CollectiveKind, Collectives, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import CollectiveKind, Collectives, Phase
 from distprof.traces.align_clocks import align_clocks
 
 SECOND = 10**9

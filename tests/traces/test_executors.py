@@ -10,8 +10,8 @@ import pytest
 
 from distprof.errors import DataError, UsageError
 from distprof.traces.executors import MAX_TRIES, run_tasks
-from distprof.traces.load_run import reduce_task
 from distprof.traces.reduce.phase_names import USUAL_NAMES
+from distprof.traces.reduce_sources import reduce_task
 from distprof.traces.sources import list_sources
 from tests.kineto_file import make_sound, write_kineto
 

@@ -11,7 +11,7 @@ import pytest
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK, DataError
 from distprof.facts.run import COLUMN, Run
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.kineto_file import make_kernel, make_launch, make_step, write_kineto
 

@@ -15,8 +15,9 @@ from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.run_folder import kernel_path, write_meta
-from distprof.traces import load_run as reading
-from distprof.traces.load_run import load_run, read_paths
+from distprof.traces import reduce_sources as reading
+from distprof.traces.load_run import load_run
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
 from tests.kineto_file import make_sound, write_kineto

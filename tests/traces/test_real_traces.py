@@ -15,7 +15,7 @@ import pytest
 from distprof.analyze import analyze
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK, EXIT_PARTIAL
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.traces.reduce.real_traces import find_shared, read_events
 

@@ -15,7 +15,7 @@ from distprof.render.files.module_files import list_module_tables
 from distprof.render.html.html import render_html
 from distprof.render.sections.sections import list_sections
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce import module_calls, modules
 from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.modules import drop_module_ranges, total_modules

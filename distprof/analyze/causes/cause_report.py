@@ -18,9 +18,10 @@ from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import median_of_others
-from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, Part, Phase, Stretch
 from distprof.report.scheduling_report import OffCpu
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, Pattern, VerdictKind
 

@@ -23,10 +23,10 @@ import numpy as np
 from distprof.analyze.causes.lateness import describe_excess
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import lag1_autocorrelation, share_alpha, t_quantile
 from distprof.analyze.stats.statistics import decile_sigma, fast_median, medians_of_others, midmean, standardise
-from distprof.facts.run import OWN_PARTS, FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import OWN_PARTS
 
 MIN_SEGMENT_RATIO = 0.02
 """Share of the cycle; shorter segments tell little."""

@@ -33,7 +33,6 @@ from distprof.analyze.cycles.cycle_parts import read_between, take_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
     EventKind,
     concentration_p_values,
@@ -44,7 +43,8 @@ from distprof.analyze.stats.significance import (
     share_alpha,
 )
 from distprof.analyze.stats.statistics import fast_median, medians_of_others
-from distprof.facts.run import OWN_PARTS, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, Clock, Part, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 
 ALPHA = share_alpha("events")

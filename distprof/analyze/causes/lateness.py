@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
-from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import Part, Phase, Stretch
 
 MIDMEAN_FACTOR = 1.1
 """Standard error of a midmean, times the root of the number of values, in robust standard deviations: 1.09 for normal

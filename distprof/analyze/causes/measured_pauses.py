@@ -17,7 +17,8 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import COMPILED_PHASES, OWN_PARTS, OWN_PHASES, Clock, FloatArray, Part, Phase, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COMPILED_PHASES, OWN_PARTS, OWN_PHASES, Clock, Part, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 EVENT_RATIO = 0.001

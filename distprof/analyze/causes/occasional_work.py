@@ -24,7 +24,6 @@ from distprof.analyze.causes.outliers import (
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
     binomial_tail,
     correlation_time,
@@ -33,7 +32,7 @@ from distprof.analyze.stats.significance import (
     share_alpha,
 )
 from distprof.analyze.stats.statistics import bound_share, fast_median, medians_of_others
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
 ALPHA = share_alpha("occasional work")
 """Of naming any rank of a job for what is chance: family-wise over ranks, parts and numbers of occasions."""

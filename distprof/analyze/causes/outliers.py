@@ -11,9 +11,10 @@ from distprof.analyze.causes.stalls import FAR_RATIO, far_limit_ns
 from distprof.analyze.cycles.sync_cycles import SyncCycles, read_all_parts
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, median_of_others, medians_of_others
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind, is_sample
 
 ALPHA_PERIOD = 0.001

@@ -19,7 +19,6 @@ from distprof.analyze.causes.lateness import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import (
     MAX_AUTOCORRELATION,
     correlation_time,
@@ -33,7 +32,8 @@ from distprof.analyze.stats.statistics import (
     midmean,
     standardise,
 )
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 
 ALPHA = share_alpha("periodic")

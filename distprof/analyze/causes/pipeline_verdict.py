@@ -11,7 +11,8 @@ from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
 from distprof.analyze.stats.mean_interval import estimate
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pattern, Verdict, VerdictKind
 

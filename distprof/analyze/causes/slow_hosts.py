@@ -14,7 +14,8 @@ from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, U
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import fast_median, median_of_others, midmean
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
 ALPHA = share_alpha("slow hosts")

@@ -22,8 +22,9 @@ from distprof.analyze.replay.replay import Counterfactual, replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.scheduling import read_scheduling
 from distprof.analyze.stats.statistics import medians_of_others
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import FloatArray, IntArray, Part, Phase, Run, Stretch
+from distprof.facts.run import Part, Phase, Run, Stretch
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.wait_report import Cause, VerdictKind
 

@@ -17,8 +17,9 @@ from distprof.analyze.causes.slow_ranks import ALPHA
 from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import excess_over_others, median_of_others, medians_of_others, midmean
 from distprof.analyze.summary.modules import choose_alike
+from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import ModuleTable
-from distprof.facts.run import FloatArray, Phase
+from distprof.facts.run import Phase
 from distprof.report.wait_report import SlowModule, Verdict, VerdictKind
 
 MIN_STEPS = 4

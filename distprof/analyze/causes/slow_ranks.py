@@ -31,7 +31,8 @@ from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, U
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import excess_over_others, fast_median, midmean
-from distprof.facts.run import OWN_PARTS, FloatArray, Part
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, Part
 from distprof.report.wait_report import Pattern, VerdictKind
 
 ALPHA = share_alpha("slow ranks")

@@ -17,7 +17,8 @@ from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.stats.measured_steps import MeasuredSteps, sum_exposed
 from distprof.analyze.stats.overhead import choose_clock, read_costs
 from distprof.analyze.stats.statistics import fast_median, mad_sigma
-from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, FloatArray, IntArray, Part, Stretch
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import COLUMN, OWN_PARTS, OWN_PHASES, PHASES, Clock, Part, Stretch
 from distprof.report.wait_report import Stall
 
 FAR_RATIO = 0.5

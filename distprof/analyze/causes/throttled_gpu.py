@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.summary.gpus import MOST_RATIO, GpuSteps, measure_limits, place_steps
+from distprof.facts.arrays import BoolArray
 from distprof.facts.run import Clock, RankInfo
 from distprof.report.wait_report import Cause, Causes, Evidence, Pattern, ThrottledGpu, Verdict, VerdictKind
 

@@ -18,10 +18,10 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray
 from distprof.analyze.stats.significance import correlation_time, lag1_autocorrelation, share_alpha, t_survival
 from distprof.analyze.stats.statistics import choose_blocks, fast_median, mad_sigma
-from distprof.facts.run import OWN_PARTS, FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import OWN_PARTS
 from distprof.report.wait_report import VerdictKind
 
 ALPHA = share_alpha("unequal data") / 2

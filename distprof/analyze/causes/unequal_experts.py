@@ -11,9 +11,10 @@ import numpy as np
 
 from distprof.analyze.causes.unequal_data import centre, estimate_slope
 from distprof.analyze.cycles.collective_order import choose_tables
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import excess_over_others, median_of_others, midmean
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import Clock, CollectiveKind, Collectives
 from distprof.report.wait_report import ReceivedMore, Verdict, VerdictKind
 
 ALPHA = 0.05

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.facts.run import ClockReading, FloatArray, IntArray, Run
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import ClockReading, Run
 from distprof.report.wait_report import ClockReport
 
 MAX_DRIFT_RATIO = 1e-4

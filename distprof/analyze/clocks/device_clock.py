@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, drift_ratio, map_clocks
-from distprof.facts.run import UNEVEN_KINDS, Collectives, FloatArray, IntArray, Run, name_ranks
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import UNEVEN_KINDS, Collectives, Run, name_ranks
 from distprof.report.report import DeviceClockReport
 
 END_SKEW_NS = 20_000.0
@@ -161,12 +162,12 @@ def _longest_consistent(track: Track) -> IntArray:
     return np.array(row[::-1])
 
 
-def _agree(track: Track, earlier: IntArray, later: IntArray) -> npt.NDArray[np.bool_]:
+def _agree(track: Track, earlier: IntArray, later: IntArray) -> BoolArray:
     """Whether two crystals can drift so far apart from one anchor to the other."""
     apart_ns = track.at_ns[later] - track.at_ns[earlier]
     change_ns = track.offset_ns[later] - track.offset_ns[earlier]
     allowed_ns = track.bound_ns[later] + track.bound_ns[earlier] + MAX_DRIFT_RATIO * apart_ns
-    agree: npt.NDArray[np.bool_] = (np.abs(change_ns) <= allowed_ns) & (np.minimum(apart_ns, apart_ns + change_ns) > 0)
+    agree: BoolArray = (np.abs(change_ns) <= allowed_ns) & (np.minimum(apart_ns, apart_ns + change_ns) > 0)
     return agree
 
 

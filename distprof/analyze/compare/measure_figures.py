@@ -20,17 +20,8 @@ from distprof.analyze.stats.measured_steps import (
 )
 from distprof.analyze.stats.statistics import FEW, midmean
 from distprof.analyze.summary.mesh import name_groups
-from distprof.facts.run import (
-    COLUMN,
-    KINDS,
-    OWN_PHASES,
-    PHASE_CODE,
-    PHASES,
-    Clock,
-    FloatArray,
-    Run,
-    Stretch,
-)
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, PHASES, Clock, Run, Stretch
 from distprof.report.comparison_report import Average, Figure, RunFigures, Scope
 from distprof.report.report import MeshReport
 

@@ -8,7 +8,8 @@ from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.summary.waits import measure_waits
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock
 
 
 def split_exposed(measured_steps: MeasuredSteps, timing: Timing, exposed_ns: FloatArray) -> FloatArray | None:

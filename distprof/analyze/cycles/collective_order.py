@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import choose_blocks
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Part, Phase, Run
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Part, Phase, Run
 
 MAX_CELLS = 8_400_000
 """Largest ranks x steps x collectives that are analysed; of larger runs, blocks of neighbouring steps are."""

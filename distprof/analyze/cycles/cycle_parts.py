@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, Part, Phase, Stretch
 
 _OWN_CODES = [PHASE_CODE[phase] for phase in OWN_PHASES]
 _OTHER = OWN_PARTS.index(Phase.OTHER)

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.collective_order import OrderedCollectives, list_groups, list_steps
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, IntArray, Phase
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase
 
 MAX_DISORDER = 0.01
 """Share of the waits that may begin before another one has ended that comes first on the other ranks."""

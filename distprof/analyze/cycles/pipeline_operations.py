@@ -16,10 +16,11 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind, RankOperations
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import Clock, FloatArray, IntArray
+from distprof.facts.run import Clock
 
 _FORWARD, _BACKWARD, _WEIGHT, _SEND, _RECEIVE, _ = (OPERATION_CODE[kind] for kind in OperationKind)
 

@@ -11,19 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.cycles.cycle_parts import TimeBetween, read_between
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import (
-    COMMUNICATION_PHASES,
-    KINDS,
-    OWN_PARTS,
-    OWN_PHASES,
-    PHASE_CODE,
-    Clock,
-    FloatArray,
-    IntArray,
-    Phase,
-    Stretch,
-)
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import COMMUNICATION_PHASES, KINDS, OWN_PARTS, OWN_PHASES, PHASE_CODE, Clock, Phase, Stretch
 
 MIN_ALONE_RATIO = 1 / 3
 """Share of the steps in which ranks do not meet, from which on a cycle is a round and not a step."""

@@ -23,18 +23,10 @@ from distprof.analyze.cycles.cycle_parts import TimeBetween, guess_tails, read_b
 from distprof.analyze.cycles.device_collectives import order_on_device
 from distprof.analyze.cycles.rounds import Rounds, locate_rounds, measure_rounds
 from distprof.analyze.cycles.transfers import Ahead, align_times, measure_device_transfers, measure_transfers
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, Timing
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing
 from distprof.analyze.stats.statistics import choose_blocks, fast_median
-from distprof.facts.run import (
-    COMMUNICATION_PHASES,
-    PHASE_CODE,
-    Clock,
-    CollectiveKind,
-    FloatArray,
-    IntArray,
-    Phase,
-    Stretch,
-)
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Clock, CollectiveKind, Phase, Stretch
 
 MIN_CYCLES = 8
 """With fewer, nothing can be said about a rank."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.collective_order import OrderedCollectives
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, median_standard_error
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
 AHEAD_RATIO = 0.25
 """Share of a ring's parts that a rank can pass on without one of the others, mean over the ranks."""

@@ -17,7 +17,8 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.links.link_speeds import MIN_OTHERS, NOISE_FACTOR, TWICE_RATIO
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, medians_of_others, midmean
-from distprof.facts.run import PASSES, Clock, Collectives, FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import PASSES, Clock, Collectives
 
 LASTING_RATIO = 0.9
 """Share of the cycles in which a group must be slower than midway between the limit and the others."""

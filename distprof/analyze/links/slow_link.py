@@ -36,9 +36,10 @@ from distprof.analyze.links.link_traffic import (
 )
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median, midmean
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import Clock
 from distprof.report.wait_report import VerdictKind
 
 SATURATED_RATIO = 0.25

@@ -13,7 +13,8 @@ from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
 from distprof.analyze.stats.measured_steps import choose_headline, choose_measured_steps, read_timing
-from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray, RankInfo, Run, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, RankInfo, Run, RunMeta
 
 MOST_STEPS = 100
 LEAST_STEPS = 24

@@ -6,7 +6,8 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import measure_between, sum_exposed
 from distprof.analyze.stats.statistics import ratio_of_sums
-from distprof.facts.run import COLUMN, KINDS, PHASES, ROW_WIDTH, Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, KINDS, PHASES, ROW_WIDTH, Clock
 
 DIGITS = 6
 """Of every scalar but the step's number; more would be noise, and bytes."""

@@ -25,7 +25,8 @@ from distprof.analyze.live.live_metric_means import (
 from distprof.analyze.stats.measured_steps import counts_between, subtract_exposed
 from distprof.analyze.summary.headline import pick_busiest
 from distprof.analyze.summary.ranks import compute_flop_rates, compute_mfu
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, PHASES, Clock, RankInfo, RunMeta
 
 MAX_POINTS = 50
 """More new steps than this become one point of their means, so that fast steps do not flood the server."""

@@ -11,8 +11,9 @@ import numpy as np
 from distprof.analyze.live.live_metric_means import ElapsedSteps, choose_clock
 from distprof.analyze.stats.measured_steps import counts_between, subtract_exposed, sum_exposed
 from distprof.config.decode import is_whole
+from distprof.facts.arrays import FloatArray
 from distprof.facts.roles import detect_other_work
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta, make_rows
+from distprof.facts.run import COLUMN, PHASES, Clock, RankInfo, RunMeta, make_rows
 from distprof.facts.stand import RankState
 from distprof.report.progress import Progress, RankEnd, RankProgress
 

@@ -12,9 +12,9 @@ import numpy as np
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray, Part, Phase
-from distprof.facts.trace import BoolArray
+from distprof.facts.run import Part, Phase
 from distprof.report.operations_report import PipelineCauseKind
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.pipeline.replay import Replay
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
 ROUNDS = 4
 """How often steps are replayed until their begins agree with the ends before them: ranks that wait for each other in

@@ -9,7 +9,8 @@ import numpy as np
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.pipeline.step_frame import StepFrame
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.facts.run import Clock, FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import Clock
 
 LEAST_NS = 20e3
 """Collectives that no rank waits longer for, in the mean, are left out: they hold nobody up."""

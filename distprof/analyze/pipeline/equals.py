@@ -20,8 +20,8 @@ from distprof.analyze.pipeline.candidates import (
 )
 from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
 from distprof.analyze.stats.statistics import mad_sigma, median_of_others, midmean
+from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray
 from distprof.report.operations_report import PipelineCauseKind
 
 SCATTER_FACTOR = 3.0

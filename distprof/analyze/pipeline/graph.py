@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import COMPUTE, KINDS, NUMBERS, Kind, Operations, number_workers
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
 
 SKEW_NS = 10e6
 """A transfer that ends earlier than this before its last partner has started counts as 0: clocks differ by less."""

@@ -21,9 +21,9 @@ from distprof.analyze.pipeline.candidates import (
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
 from distprof.analyze.stats.statistics import fast_median, midmean
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray, IntArray, Part, Phase, Stretch
-from distprof.facts.trace import BoolArray
+from distprof.facts.run import Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCauseKind
 
 STEADY_RATIO = 0.9

@@ -25,8 +25,9 @@ from distprof.analyze.pipeline.work import LeastWork, Recorded
 from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import Clock, FloatArray, IntArray, Part, Phase, Stretch
+from distprof.facts.run import Clock, Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCause
 from distprof.report.pipeline_report import MOST_ERROR_RATIO
 

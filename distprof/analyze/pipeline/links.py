@@ -11,8 +11,8 @@ import numpy as np
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, compute_p_values, share_alpha
 from distprof.analyze.pipeline.work import LEAST_NS, Recorded
 from distprof.analyze.stats.statistics import fast_median, midmean
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import Kind
-from distprof.facts.run import FloatArray, IntArray
 from distprof.report.operations_report import PipelineCauseKind
 
 SENDS = {Kind.FORWARD_SEND: 0, Kind.BACKWARD_SEND: -1}

@@ -7,8 +7,8 @@ import numpy as np
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind, Operations
-from distprof.facts.run import FloatArray, IntArray
 
 MOST_OPERATIONS = 1_000_000
 """Of schedules that are played; of more steps, the first ones are."""

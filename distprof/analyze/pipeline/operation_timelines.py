@@ -10,8 +10,9 @@ from distprof.analyze.pipeline.graph import OperationGraph
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import keep_telling
 from distprof.analyze.timeline.step_timelines import MAX_LANES, list_transfers
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import KINDS, NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind, Operations
-from distprof.facts.run import Clock, CollectiveKind, FloatArray, IntArray, Phase
+from distprof.facts.run import Clock, CollectiveKind, Phase
 from distprof.report.step_timeline import WAIT, StepChoice, StepTimeline, TimelineCollective, TimelineLane
 
 _PHASES = {

@@ -12,8 +12,8 @@ import numpy as np
 
 from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.errors import TableError
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import KINDS
-from distprof.facts.run import FloatArray, IntArray
 
 MOST_LEVELS = 20_000
 """So many operations of a step may wait for each other one by one: thirty times more than in the largest jobs known."""

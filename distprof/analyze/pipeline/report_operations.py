@@ -22,8 +22,8 @@ from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
 from distprof.analyze.stats.mean_interval import estimate, spread_error
 from distprof.analyze.stats.statistics import FEW
+from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import Kind, Operations
-from distprof.facts.run import FloatArray
 from distprof.report.operations_report import (
     OPERATIONS_SCHEMA,
     OperationsReport,

@@ -14,9 +14,8 @@ import numpy as np
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
 from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
 from distprof.analyze.stats.significance import binomial_tail, t_survival
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineCauseKind
 
 NOTABLE_RATIO = 0.05

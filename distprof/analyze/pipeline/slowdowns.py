@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from distprof.analyze.pipeline.work import PASSES, Recorded
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import FloatArray
-from distprof.facts.trace import BoolArray
 from distprof.report.operations_report import PipelineSlowdown
 
 MOST_PARTS, MOST_WORKERS = 64, 16

@@ -9,9 +9,9 @@ import numpy as np
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import COLUMN, Clock, FloatArray, IntArray
-from distprof.facts.trace import BoolArray
+from distprof.facts.run import COLUMN, Clock
 
 MOST_OPERATIONS = 1_000_000
 """Of more than so many, some steps are replayed, evenly spread over the run."""

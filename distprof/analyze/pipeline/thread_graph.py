@@ -19,9 +19,8 @@ from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.analyze.pipeline.step_frame import StepFrame
 from distprof.analyze.pipeline.work import PASSES
 from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, RECEIVE_NUMBERS, Kind, Operations
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
 
 WAITED_NS = 50e3
 """A rank that stood still for less did not wait: what it asked for had come before."""

@@ -9,9 +9,8 @@ import numpy as np
 
 from distprof.analyze.pipeline.graph import TRANSFERS, locate_crossings
 from distprof.errors import TableError
+from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.operations import KINDS, NUMBERS, Kind, Operations, number_workers
-from distprof.facts.run import IntArray
-from distprof.facts.trace import BoolArray
 
 JOINT = (Kind.PARAMS, Kind.GRADS, Kind.CLIP)
 """Kinds that every worker, or every replica of a stage, has equally often."""

@@ -9,9 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from distprof.analyze.pipeline.graph import OperationGraph
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import MEAN_KINDS, NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray
-from distprof.facts.trace import BoolArray
 
 PASSES = (Kind.FORWARD, Kind.BACKWARD)
 

@@ -11,7 +11,8 @@ from distprof.analyze.predict.micro_steps import keep_gathered, locate_buckets, 
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.facts.run import CollectiveKind, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import CollectiveKind
 from distprof.report.wait_report import ChangedSetting, Estimate, Forecast
 
 ACCUMULATION_FACTORS = (0.5, 2.0, 4.0)

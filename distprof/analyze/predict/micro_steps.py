@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles, renumber
-from distprof.facts.run import OWN_PARTS, CollectiveKind, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, CollectiveKind, Phase
 
 REPEATED = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD)
 """What every micro-step consists of."""

@@ -21,7 +21,8 @@ from distprof.analyze.stats.measured_steps import (
     choose_measured_steps,
     read_timing,
 )
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepRatio, SweepReport, SweepRow
 from distprof.report.wait_report import ChangedSetting

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distprof.analyze.stats.significance import estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import FEW, LEVEL
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.report.sweep_report import SweepRatio
 
 LEAST_STEPS = 3

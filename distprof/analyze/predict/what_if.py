@@ -13,7 +13,8 @@ from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import OWN_PARTS, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, Phase
 from distprof.report.wait_report import Estimate, VerdictKind, WhatIf
 
 MIN_SAVED_RATIO = 0.001

@@ -10,8 +10,9 @@ import numpy as np
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
-from distprof.facts.run import OWN_PARTS, FloatArray, IntArray, Part
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.run import OWN_PARTS, Part
 from distprof.report.wait_report import LASTING_KINDS, Pattern, VerdictKind
 
 MIN_TAKEN_RATIO = 0.005

@@ -22,7 +22,8 @@ from distprof.analyze.replay.replay import Counterfactual, replay, replay_withou
 from distprof.analyze.stats.mean_interval import estimate, measure_skew, measure_unseen_error, spread_error
 from distprof.analyze.stats.significance import binomial_tail
 from distprof.analyze.stats.statistics import FEW, midmean
-from distprof.facts.run import Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock
 from distprof.report.wait_report import LATE_KINDS, Estimate
 
 MAX_LISTED = 8

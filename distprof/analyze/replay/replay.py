@@ -10,7 +10,7 @@ import numpy as np
 from distprof.analyze.cycles.sync_cycles import SyncCycles, lower_median
 from distprof.analyze.cycles.transfers import measure_lead
 from distprof.analyze.stats.statistics import fast_median
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 
 MAX_ROUNDS = 4
 """Cycles after which a change is no longer followed to the next one."""

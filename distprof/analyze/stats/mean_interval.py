@@ -22,7 +22,7 @@ from distprof.analyze.stats.significance import (
     t_quantile,
 )
 from distprof.analyze.stats.statistics import FEW, LEVEL, SEED, midmean
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
 
 NUM_DRAWS = 400

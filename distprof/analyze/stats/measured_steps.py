@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.roles import detect_other_work
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, Clock, FloatArray, Run, RunMeta
-
-BoolArray = npt.NDArray[np.bool_]
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, Clock, Run, RunMeta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

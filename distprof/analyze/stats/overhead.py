@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.analyze.stats.statistics import count_outside
-from distprof.facts.run import COLUMN, Clock, FloatArray, Run
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import COLUMN, Clock, Run
 from distprof.report.wait_report import OverheadReport
 
 MIN_SHADOW_STEPS = 6
@@ -29,9 +29,9 @@ class StepCosts:
     clock: Clock
     step_ns: FloatArray
     """``[num_steps]``"""
-    shadow: npt.NDArray[np.bool_]
+    shadow: BoolArray
     """Ran without recording on every rank, ``[num_steps]``."""
-    plain: npt.NDArray[np.bool_]
+    plain: BoolArray
     """Was recorded on every rank, ``[num_steps]``."""
 
 

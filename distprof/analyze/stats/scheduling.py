@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.stats.statistics import as_number, fast_median, midmean
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Run
 from distprof.facts.scheduling import SCHEDULING
 from distprof.report.scheduling_report import SchedulingReport
 

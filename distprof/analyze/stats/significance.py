@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, midmean, standardise
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 
 JOB_ALPHA = 0.01
 """Probability that a job in which nobody and nothing is slow has anything named by chance, by all tests together."""

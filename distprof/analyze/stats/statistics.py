@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.report.wait_report import Spread
 
 LEVEL = 0.95

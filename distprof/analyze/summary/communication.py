@@ -16,8 +16,9 @@ from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.device_collectives import compute_earliest_starts, measure_took
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import as_number, as_numbers, fast_median
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import KINDS, PASSES, Clock, CollectiveKind, Collectives, FloatArray, IntArray
+from distprof.facts.run import KINDS, PASSES, Clock, CollectiveKind, Collectives
 from distprof.report.report import BandwidthReport, CommunicationReport
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.analyze.clocks.device_clock import map_to_host
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps, counts_between
+from distprof.analyze.stats.measured_steps import MeasuredSteps, counts_between
 from distprof.analyze.stats.statistics import as_number
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.gpu import LIMIT_BITS, ClockLimit, RankGpu
-from distprof.facts.run import Clock, FloatArray, RankInfo
+from distprof.facts.run import Clock, RankInfo
 from distprof.report.gpu_report import GpuReport, GpusReport
 
 MIN_SPANS = 10

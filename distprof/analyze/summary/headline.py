@@ -15,7 +15,8 @@ from distprof.analyze.stats.measured_steps import (
 )
 from distprof.analyze.stats.statistics import as_number, excess_over_others, ratio_of_sums, spread_over_ranks
 from distprof.analyze.summary.ranks import Efficiency
-from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PHASES, PHASE_CODE, Clock
 from distprof.report.report import BusiestRank, Headline
 from distprof.report.wait_report import Spread
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from distprof.analyze.stats.measured_steps import Timing
 from distprof.analyze.stats.statistics import as_number, fast_median, spread_over_ranks
+from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
-from distprof.facts.run import Clock, FloatArray, Run, name_ranks
+from distprof.facts.run import Clock, Run, name_ranks
 from distprof.report.job_modules import JobModule, JobModules, MemoryKind
 from distprof.report.module_report import ModuleFlops
 from distprof.report.wait_report import Spread

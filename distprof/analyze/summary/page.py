@@ -21,7 +21,8 @@ from distprof.analyze.summary.step_blocks import Blocks, plan_blocks
 from distprof.analyze.summary.who_waits import MAX_COLUMNS as MAX_WAITING
 from distprof.analyze.summary.who_waits import MAX_ROWS as MAX_LAST
 from distprof.analyze.summary.who_waits import measure_who_waits
-from distprof.facts.run import PHASES, Clock, FloatArray, IntArray, Run
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import PHASES, Clock, Run
 from distprof.report.page_report import PageReport, StepBlocks
 from distprof.report.report import Report
 

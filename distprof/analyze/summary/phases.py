@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import (
-    BoolArray,
-    MeasuredSteps,
-    Timing,
-    mean_over_steps,
-    measure_counted_between,
-)
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, mean_over_steps, measure_counted_between
 from distprof.analyze.stats.statistics import as_numbers, ratio_of_sums, spread_over_ranks
-from distprof.facts.run import PHASE_CODE, PHASES, Clock, FloatArray, Phase, Stretch
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import PHASE_CODE, PHASES, Clock, Phase, Stretch
 from distprof.report.report import BetweenPart, BetweenReport, PhaseReport, StepReport
 
 

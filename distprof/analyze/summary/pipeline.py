@@ -9,9 +9,9 @@ import numpy as np
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
 from distprof.analyze.pipeline.work import PASSES
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind
-from distprof.facts.run import FloatArray, IntArray
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 
 _FORWARD, _BACKWARD = NUMBERS[Kind.FORWARD], NUMBERS[Kind.BACKWARD]

@@ -10,8 +10,9 @@ import numpy as np
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed, compute_own_times
 from distprof.analyze.stats.scheduling import report_scheduling
 from distprof.analyze.stats.statistics import as_number
+from distprof.facts.arrays import FloatArray
 from distprof.facts.roles import read_work
-from distprof.facts.run import FloatArray, Peak
+from distprof.facts.run import Peak
 from distprof.report.report import FlopsReport, RankReport
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from distprof.facts.run import FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.report.page_report import StepBlocks
 
 LEAST_BLOCKS, MOST_BLOCKS = 2, 200

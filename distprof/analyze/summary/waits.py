@@ -10,10 +10,11 @@ import numpy as np
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.device_collectives import compute_earliest_starts, mark_last, measure_took
-from distprof.analyze.stats.measured_steps import BoolArray, MeasuredSteps
+from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import as_numbers, choose_blocks
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import Clock, Collectives, FloatArray, IntArray
+from distprof.facts.run import Clock, Collectives
 from distprof.report.wait_report import WaitReport
 
 MAX_CELLS = 1_250_000

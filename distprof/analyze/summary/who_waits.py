@@ -7,7 +7,8 @@ import numpy as np
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.summary.step_blocks import Blocks
 from distprof.analyze.summary.waits import Waits, list_waits
-from distprof.facts.run import Collectives, FloatArray, IntArray
+from distprof.facts.arrays import FloatArray, IntArray
+from distprof.facts.run import Collectives
 from distprof.report.page_report import WhoWaits
 
 MAX_ROWS, MAX_COLUMNS = 12, 32

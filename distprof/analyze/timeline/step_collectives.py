@@ -9,7 +9,8 @@ import numpy as np
 
 from distprof.analyze.clocks.clocks import UNKNOWN, ClockMap
 from distprof.analyze.clocks.device_clock import map_device_clocks
-from distprof.facts.run import Collectives, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Collectives, Run
 from distprof.report.step_timeline import TimelineCollective
 
 MAX_MARKS = 2_000

@@ -20,8 +20,9 @@ from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.timeline.blocks import LaneBlock, fit_lanes, flatten
 from distprof.analyze.timeline.step_collectives import list_step_collectives
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, SEND_NUMBERS, Kind
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, FloatArray, IntArray, Phase, Run
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, Phase, Run
 from distprof.facts.trace_summary import DEVICE_STATES
 from distprof.report.report import MeshReport
 from distprof.report.step_timeline import (

@@ -17,7 +17,8 @@ from distprof.analyze.traces.findings.evidence import (
     sum_steps_ns,
 )
 from distprof.analyze.traces.findings.rules import check_rules
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, PHASES, Clock, Run
 from distprof.facts.trace_summary import LONGEST_NAME, KernelTotal, ModuleTotal, RangeTotal, TraceSummary
 from distprof.report.trace_report import (
     CategoryReport,

@@ -12,7 +12,8 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps, read_ti
 from distprof.analyze.stats.overhead import choose_clock
 from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import LEVEL
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

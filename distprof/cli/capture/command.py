@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.errors import UsageError
-from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
+from distprof.facts.range_names import OWN_DOMAIN, OWN_MEASURED
 
 USAGE = "launch/nsys.sh [--per-rank] [--keep-secrets] [--no-report] [nsys options] -- [KEY=VALUE ...]"
 DEFAULTS: tuple[tuple[tuple[str, ...], str], ...] = (

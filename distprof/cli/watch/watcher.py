@@ -15,7 +15,8 @@ from distprof.analyze import analyze
 from distprof.analyze.live.progress import ProgressMeter, RankLook
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DataError
-from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH, Run
 from distprof.report.progress import Progress
 from distprof.report.report import Report
 from distprof.storage.run_tail import RankTail, RunTail

@@ -11,7 +11,8 @@ from typing import Protocol
 from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
-from distprof.facts.run import FloatArray, RankInfo, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import RankInfo, RunMeta
 from distprof.record.gather.background_consumer import BackgroundConsumer
 
 BEGIN_LIMIT_S, END_LIMIT_S = 6.0, 7.0

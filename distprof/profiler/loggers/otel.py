@@ -10,7 +10,7 @@ import importlib
 import os
 from typing import Any
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.profiler.loggers.logger_thread import LoggedJob
 from distprof.profiler.metrics.metrics import list_gauges
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.profiler.loggers.logger_thread import LoggedJob
 
 

@@ -6,7 +6,7 @@ import os
 
 from distprof.config.choice import read_choice
 from distprof.config.schema import WandbConfig, decode
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.profiler.job.exit_guard import close_sessions_first
 from distprof.profiler.loggers.logger_thread import LoggedJob
 from distprof.render.wandb.wandb_log import WandbLogger

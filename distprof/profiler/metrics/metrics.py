@@ -16,8 +16,9 @@ from distprof.analyze.live.lately import LatestSteps
 from distprof.analyze.live.live_metric_means import ElapsedSteps
 from distprof.analyze.live.live_metrics import is_in_window, make_point
 from distprof.analyze.stats.measured_steps import counts_between
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import LIMIT_BITS, UNREAD, GpuReading
-from distprof.facts.run import COLUMN, PHASES, Clock, FloatArray, RankInfo, RunMeta
+from distprof.facts.run import COLUMN, PHASES, Clock, RankInfo, RunMeta
 
 Labels = Mapping[str, str]
 GAUGES = {

@@ -21,7 +21,8 @@ from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
 from distprof.config.schema import ProfileConfig
 from distprof.error_boundary import ErrorBoundary
-from distprof.facts.run import FloatArray, Peak, RankInfo, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Peak, RankInfo, RunMeta
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.job.host_readings import HostReadings
 from distprof.profiler.job.rank_context import OpenRankContext, RankContext, WarnOnce

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 
 from distprof.analyze.stats.overhead import StepCosts, compare_steps, read_costs
-from distprof.facts.run import COLUMN, Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Clock
 from distprof.profiler.rank.recorded_steps import describe_stop
 from distprof.report.wait_report import OverheadReport
 

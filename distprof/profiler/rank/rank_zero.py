@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import GpuReading
-from distprof.facts.run import FloatArray, RunMeta
+from distprof.facts.run import RunMeta
 from distprof.profiler.job.live_view import LiveFeed, LiveView
 from distprof.profiler.job.rank_context import OpenRankContext
 from distprof.profiler.rank.overhead_budget import keep_budget

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from distprof.error_boundary import ErrorBoundary
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 MAX_QUEUED_BYTES = 64 << 20
 """Most memory for steps that wait for the receiver; beyond that the newest are dropped."""

@@ -23,8 +23,9 @@ from torch.distributed import distributed_c10d
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import read_first_line
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import GpuReading
-from distprof.facts.run import ROW_WIDTH, FloatArray
+from distprof.facts.run import ROW_WIDTH
 from distprof.record.collectives.flight_recorder import OWN_GROUP
 from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.gather.window_agreement import WindowMessage, WindowTalk

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH
 from distprof.storage.rank_stream import StreamWriter
 
 MAX_OPEN_STEPS = 4096

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from distprof.facts.run import KINDS, PHASES, CollectiveKind, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import KINDS, PHASES, CollectiveKind
 from distprof.facts.stand import GroupState, RankState, StoppedRank, has_lost_peer
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.device.gpu_sampler import GpuSampler

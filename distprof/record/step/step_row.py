@@ -9,9 +9,10 @@ import resource
 import numpy as np
 import torch
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import COLUMN, COMPILED_PHASES, KINDS, OWN_PHASES, PHASE_CODE, PHASES, ROW_WIDTH, FloatArray
+from distprof.facts.run import COLUMN, COMPILED_PHASES, KINDS, OWN_PHASES, PHASE_CODE, PHASES, ROW_WIDTH
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.step_record import SeenCollective, StepRecord
 

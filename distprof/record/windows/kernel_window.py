@@ -23,8 +23,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from distprof.config.schema import ProfileConfig
+from distprof.facts.range_names import OWN_PREFIX
 from distprof.facts.run import PHASES
-from distprof.facts.trace import OWN_PREFIX
 from distprof.record.gather.step_window import StepWindow, format_apart
 from distprof.record.gather.step_writer import StepWriter
 from distprof.record.gather.window_agreement import WindowOutcome

@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from distprof.compiling import is_compiling
+from distprof.facts.range_names import OWN_DOMAIN, OWN_MEASURED
 from distprof.facts.run import PHASES
-from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED
 
 
 def tool_listens(environment: Mapping[str, str] = os.environ) -> bool:

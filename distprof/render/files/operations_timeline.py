@@ -10,8 +10,8 @@ import numpy as np
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.errors import TableError
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import KINDS, NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind, Operations
-from distprof.facts.run import FloatArray, IntArray
 from distprof.render.files.trace_events import FlowPoint, FlowRole, TraceEvent, TraceProcess, TraceSlice, Tracks
 from distprof.render.files.trace_json import pack_json
 from distprof.render.units import clean_text

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.render.colours import PHASE_COLOURS, RAMP
 from distprof.render.sections.cause_words import name_cause
 from distprof.render.units import clean_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.render.markup import show
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.sections import choose_spread

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from distprof.analyze.stats.measured_steps import subtract_exposed, sum_exposed
 from distprof.analyze.summary.page import shrink
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Run
 from distprof.render.colours import RAMP
 from distprof.render.units import format_time
 from distprof.report.report import Report

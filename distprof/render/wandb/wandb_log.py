@@ -24,7 +24,8 @@ from distprof.analyze.live.live_metrics import METRICS, LiveMetrics
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import RankInfo, Run, RunMeta
 from distprof.render.units import clean_text
 from distprof.render.wandb.wandb_heat_map import collect_times, draw_maps
 from distprof.render.wandb.wandb_summary import ARTIFACT_TYPE, describe_alert, keep_files, make_summary, make_tables

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from distprof.config.schema import WandbConfig
-from distprof.facts.run import FloatArray, RankInfo, Run, RunMeta
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import RankInfo, Run, RunMeta
 from distprof.record.gather import background_consumer as consumer
 from distprof.record.gather.background_consumer import BackgroundConsumer
 from distprof.render.wandb.wandb_log import WandbLogger, choose_mode, end_service, wants_online

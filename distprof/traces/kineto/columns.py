@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import MODULE_DOMAIN, UNKNOWN, IntArray
+from distprof.facts.arrays import IntArray
+from distprof.facts.range_names import MODULE_DOMAIN
+from distprof.facts.trace import UNKNOWN
 from distprof.storage.safe_open import Limits
 from distprof.traces.kineto.event_kinds import (
     LEFT_OUT,

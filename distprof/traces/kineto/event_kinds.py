@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from distprof.facts.trace import ActivityKind, IntArray
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import ActivityKind
 from distprof.traces.codes import select_names
 
 MAX_CATEGORIES = 1_000

@@ -15,18 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import (
-    UNKNOWN,
-    Activities,
-    ActivityKind,
-    Calls,
-    CopyKind,
-    IntArray,
-    Operators,
-    Ranges,
-    Trace,
-    TraceHead,
-)
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import UNKNOWN, Activities, ActivityKind, Calls, CopyKind, Operators, Ranges, Trace, TraceHead
 from distprof.storage.safe_open import USUAL_LIMITS, Limits
 from distprof.traces.codes import match_calls
 from distprof.traces.kineto.columns import AUTOGRAD_COLUMNS, KinetoColumns

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, IntArray, RangeStyle
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import UNKNOWN, ActivityKind, CopyKind, RangeStyle
 from distprof.traces.codes import factorize
 from distprof.traces.nsys.columns import Rows, Texts, Wanted, is_repeated, pick, read_columns, repeat
 from distprof.traces.nsys.database import Database, decode

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import NoneType
 
 import numpy as np
-import numpy.typing as npt
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN
 from distprof.storage.safe_open import Limits, open_file
 from distprof.traces.nsys.database import Database, cut_text
 from distprof.traces.nsys.pages import Pages, Unusual
@@ -142,7 +142,7 @@ class _Reader:
             return None
         return columns if at == rows else None
 
-    def _put_texts(self, there: npt.NDArray[np.bool_], texts: Sequence[bytes]) -> IntArray:
+    def _put_texts(self, there: BoolArray, texts: Sequence[bytes]) -> IntArray:
         numbers = np.full(len(there), UNKNOWN)
         numbers[there] = np.fromiter(map(self._texts.__getitem__, texts), np.int64, len(texts))
         return numbers
@@ -185,7 +185,7 @@ def is_repeated(column: IntArray, value: int) -> bool:
     return column.strides == (0,) and len(column) > 0 and int(column[0]) == value
 
 
-def pick(columns: Mapping[str, IntArray], rows: npt.NDArray[np.bool_] | IntArray) -> dict[str, IntArray]:
+def pick(columns: Mapping[str, IntArray], rows: BoolArray | IntArray) -> dict[str, IntArray]:
     """These rows of all columns, by mask or by index; columns made by `repeat` stay so."""
     count = int(np.count_nonzero(rows)) if rows.dtype == bool else len(rows)
     return {

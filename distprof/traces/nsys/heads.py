@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distprof.facts.arrays import IntArray
+from distprof.facts.range_names import OWN_DOMAIN
 from distprof.facts.run import MAX_WORLD
-from distprof.facts.trace import OWN_DOMAIN, IntArray, TraceHead
+from distprof.facts.trace import TraceHead
 from distprof.traces.codes import factorize
 from distprof.traces.nsys.capture import Capture, Columns
 from distprof.traces.nsys.database import Database

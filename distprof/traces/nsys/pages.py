@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN
 
 LEAF, INTERIOR = 13, 5
 LEAF_HEAD_BYTES, INTERIOR_HEAD_BYTES = 8, 12
@@ -49,7 +50,7 @@ class PageBlock:
     columns: list[IntArray]
     """Integers, -1 for NULL, in the requested order."""
     has_null: list[bool]
-    has_text: npt.NDArray[np.bool_] | None
+    has_text: BoolArray | None
     """By row; None: no text was requested."""
     texts: list[bytes]
     """The texts of the rows that have one."""
@@ -172,7 +173,7 @@ class _Cells:
         indexes = {index: nth for nth, index in enumerate(wanted)}
         columns: list[IntArray] = [np.empty(0, np.int64)] * len(wanted)
         has_null = [False] * len(wanted)
-        has_text: npt.NDArray[np.bool_] | None = None
+        has_text: BoolArray | None = None
         texts: list[bytes] = []
         types, at = self._types, self._values
         for index in range(1 + max([*wanted, -1 if text is None else text])):
@@ -211,9 +212,7 @@ class _Cells:
         values[kind == 0] = UNKNOWN
         return values
 
-    def _read_texts(
-        self, kind: npt.NDArray[np.uint8], begin: IntArray, end: IntArray
-    ) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
+    def _read_texts(self, kind: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[BoolArray, list[bytes]]:
         """Which rows have a text, and the texts."""
         there = kind != 0
         if not ((kind[there] > _FIRST_BLOB) & (kind[there] % 2 == 1)).all():

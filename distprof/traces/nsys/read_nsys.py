@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, Activities, Calls, IntArray, Operators, Ranges, Trace
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import UNKNOWN, Activities, Calls, Operators, Ranges, Trace
 from distprof.storage.safe_open import USUAL_LIMITS, Limits
 from distprof.traces.codes import factorize, match_calls
 from distprof.traces.nsys.capture import Capture, Columns, read_capture

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distprof.errors import DataError, TableError
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import KINDS, Kind, Operations, number_workers
-from distprof.facts.run import FloatArray, IntArray
 from distprof.storage.remote import Place
 from distprof.storage.safe_open import begins_with, open_file
 from distprof.traces.operations.columns import FIELDS, LAYOUT, choose_columns
@@ -267,7 +267,7 @@ def _number_slots(path: Path, columns: Mapping[str, npt.NDArray[Any]], tensor: I
     return slots
 
 
-def _number(columns: dict[str, npt.NDArray[Any]], slot: IntArray) -> npt.NDArray[np.bool_]:
+def _number(columns: dict[str, npt.NDArray[Any]], slot: IntArray) -> BoolArray:
     """Numbers operations that have no number, where none of their kind on their rank in their step has one; others are
     transfers without partners beside those that have some, and are not kept."""
     numbers = columns.setdefault("number", np.full(len(slot), -1, dtype=np.int32))

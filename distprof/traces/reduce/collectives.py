@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import measure_within
-from distprof.facts.run import KINDS, PHASES, FloatArray, Phase
-from distprof.facts.trace import IntArray, Trace
+from distprof.facts.run import KINDS, PHASES, Phase
+from distprof.facts.trace import Trace
 from distprof.storage.collective_records import MAX_ORDERS, GroupInfo, IssuedCollective, Order, RankCollectives
 from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.steps import Steps, StepSegments

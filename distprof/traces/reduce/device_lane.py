@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.intervals import measure_within, subtract
-from distprof.facts.trace import IntArray
 from distprof.facts.trace_summary import DEVICE_STATES, DeviceLane, DeviceSlices, DeviceState
 from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.gaps import compute_gaps

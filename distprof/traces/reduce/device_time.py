@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import (
     Intervals,
     intersect,
@@ -20,8 +21,8 @@ from distprof.facts.intervals import (
     subtract,
     unite,
 )
-from distprof.facts.run import KINDS, FloatArray
-from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.facts.run import KINDS
+from distprof.facts.trace import UNKNOWN
 from distprof.facts.trace_summary import DeviceTime, QueueLength
 from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.gaps import Gaps

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import NONE, Intervals, join, locate_windows, subtract, unite
 from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, Calls, IntArray, Ranges, Trace
+from distprof.facts.trace import UNKNOWN, ActivityKind, Calls, Ranges, Trace
 from distprof.traces.codes import select_names
 from distprof.traces.reduce.kernel_names import classify_collective, classify_operation, names_operation
 from distprof.traces.reduce.launches import BEFORE_NS, compute_launch_times, launch_times

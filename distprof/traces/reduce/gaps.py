@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import NONE, Intervals, join, measure_within, unite
-from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
+from distprof.facts.trace import UNKNOWN, ActivityKind, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps
 from distprof.traces.codes import select_names
 from distprof.traces.reduce.device_work import TracedWork

@@ -10,7 +10,8 @@ import re
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, BoolArray, Calls, CopyKind, IntArray, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, Calls, CopyKind, Trace
 from distprof.facts.trace_summary import SyncTotal
 from distprof.traces.codes import select_names, sum_groups
 from distprof.traces.reduce.ranges import mark_measured

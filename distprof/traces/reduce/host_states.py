@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import NONE, Intervals, intersect, join, measure, subtract, unite
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.facts.trace import UNKNOWN, BoolArray, Calls, IntArray, Ranges, Trace
+from distprof.facts.trace import UNKNOWN, Calls, Ranges, Trace
 from distprof.facts.trace_summary import HostState
 from distprof.traces.reduce.gaps import Gaps
 from distprof.traces.reduce.host_calls import mark_waiting

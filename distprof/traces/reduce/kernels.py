@@ -10,7 +10,8 @@ from itertools import groupby
 
 import numpy as np
 
-from distprof.facts.trace import ActivityKind, BoolArray, CopyKind, IntArray, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import ActivityKind, CopyKind, Trace
 from distprof.facts.trace_summary import Category, CopyTotal, KernelTotal
 from distprof.traces.reduce.kernel_names import classify_kernel, infer_precision
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, ActivityKind, IntArray, Trace
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import UNKNOWN, ActivityKind, Trace
 
 BEFORE_NS = np.iinfo(np.int64).min
 """Launched before the trace began: earlier than any time."""

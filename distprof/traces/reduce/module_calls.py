@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.facts.trace import MODULE_DOMAIN, OWN_MODULE, UNKNOWN, BoolArray, IntArray, Ranges, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.range_names import MODULE_DOMAIN, OWN_MODULE
+from distprof.facts.trace import UNKNOWN, Ranges, Trace
 from distprof.traces.codes import select_names
 from distprof.traces.reduce.nesting import Nest, mark_holders, nest_ranges
 from distprof.traces.reduce.range_contents import RangeNames, name_ranges

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from distprof.facts.trace import OWN_MODULE, UNKNOWN, BoolArray, IntArray, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.range_names import OWN_MODULE
+from distprof.facts.trace import UNKNOWN, Trace
 from distprof.facts.trace_summary import ModuleTotal, StageNs
 from distprof.traces.codes import keep_rows, select_names
 from distprof.traces.reduce.device_work import TracedWork

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, Ranges, RangeStyle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

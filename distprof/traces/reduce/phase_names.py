@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from distprof.facts.range_names import OWN_DOMAIN, OWN_PREFIX
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.facts.trace import OWN_DOMAIN, OWN_PREFIX
 
 _USUAL: Mapping[Phase, str] = {
     Phase.DATA: r"enumerate dataloader .* next|data ?load(ing|er)?|load ?(data|batch)|(get|next|fetch) ?batch|data",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.errors import DataError
-from distprof.facts.trace import UNKNOWN, BoolArray, Calls, IntArray, Ranges, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, Calls, Ranges, Trace
 from distprof.traces.reduce.nesting import (
     Nest,
     Spots,

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import locate_windows, measure, unite
 from distprof.facts.run import PHASE_CODE, Phase
-from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
+from distprof.facts.trace import UNKNOWN, Ranges, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal
 from distprof.traces.codes import drop_repeats, sum_groups
 from distprof.traces.reduce.device_work import TracedWork

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distprof.facts.run import PHASE_CODE, PHASES, FloatArray, Phase
-from distprof.facts.trace import OWN_DOMAIN, OWN_MEASURED, UNKNOWN, BoolArray, IntArray, Ranges, RangeStyle, Trace
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
+from distprof.facts.range_names import OWN_DOMAIN, OWN_MEASURED
+from distprof.facts.run import PHASE_CODE, PHASES, Phase
+from distprof.facts.trace import UNKNOWN, Ranges, RangeStyle, Trace
 from distprof.traces.reduce.phase_names import NO_STEP, NameMap, is_warmup
 from distprof.traces.reduce.range_contents import RangeNames, name_ranges
 

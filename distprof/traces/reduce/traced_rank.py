@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import Intervals, intersect, measure, subtract
-from distprof.facts.run import ROW_WIDTH, FloatArray, Segments
-from distprof.facts.trace import IntArray, Trace, TraceHead
+from distprof.facts.run import ROW_WIDTH, Segments
+from distprof.facts.trace import Trace, TraceHead
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.collective_records import RankCollectives
 from distprof.storage.record_lines import MAX_SEGMENTS

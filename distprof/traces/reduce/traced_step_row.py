@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import Intervals, intersect, measure_within, subtract
-from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, FloatArray, Phase
-from distprof.facts.trace import UNKNOWN, IntArray
+from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, ROW_WIDTH, CollectiveKind, Phase
+from distprof.facts.trace import UNKNOWN
 from distprof.traces.reduce.device_time import measure_kinds
 from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.steps import Steps, StepSegments

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
 
-from distprof.facts.trace import IntArray
+from distprof.facts.arrays import IntArray
 
 _TENTH = Decimal("0.1")
 _EXACT = 2**52

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, BoolArray, IntArray, RangeStyle, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, RangeStyle, Trace
 from distprof.traces.codes import drop_repeats, factorize
 from distprof.traces.reduce.nesting import Nest, Spots, choose_longest_thread, mark_closed, nest_ranges
 from distprof.traces.reduce.range_contents import (

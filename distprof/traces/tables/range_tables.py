@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.facts.trace import UNKNOWN, ActivityKind, BoolArray, IntArray, Trace
+from distprof.facts.arrays import BoolArray, IntArray
+from distprof.facts.trace import UNKNOWN, ActivityKind, Trace
 from distprof.traces.codes import drop_repeats, factorize, sum_groups
 from distprof.traces.reduce.nesting import count_before, sort_spots
 from distprof.traces.reduce.range_contents import Slices, expand_in_parts

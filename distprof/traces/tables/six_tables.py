@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distprof.facts.trace import ActivityKind, Calls, IntArray, Ranges, RangeStyle, Trace
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import ActivityKind, Calls, Ranges, RangeStyle, Trace
 from distprof.traces.codes import factorize, keep_rows
 from distprof.traces.reduce.ranges import Window, mark_measured
 from distprof.traces.tables.groups import Groups, round_quotient, summarize_groups

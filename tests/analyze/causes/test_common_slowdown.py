@@ -18,7 +18,8 @@ from distprof.analyze.causes.common_slowdown import (
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause
-from distprof.facts.run import OWN_PARTS, OWN_PHASES, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, Phase, Run
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.synthetic_cycles import PHASE, detect, draw_drift, draw_own, leave_all, make_cycles
 from tests.factories import MS, USUAL_NS, make_run

@@ -14,7 +14,8 @@ from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
-from distprof.facts.run import OWN_PARTS, Clock, FloatArray, Phase, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, Clock, Phase, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, detect, draw_drift, draw_own, make_cycles
 from tests.factories import MS

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report

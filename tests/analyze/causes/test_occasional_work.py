@@ -11,7 +11,8 @@ from distprof.analyze.causes.intermittent import detect_intermittent_ranks
 from distprof.analyze.causes.occasional_work import Excesses, detect_occasional_work
 from distprof.analyze.causes.outliers import list_costly_ranks, mark_occasions
 from distprof.analyze.replay.candidate import CandidateCause
-from distprof.facts.run import OWN_PARTS, FloatArray, Phase, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, Phase, Stretch
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.synthetic_cycles import detect, draw_own, make_cycles
 from tests.factories import MS

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.analyze import analyze
-from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Run
 from distprof.facts.scheduling import SCHEDULING, SCHEDULING_FIELDS
 from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.sections import show_scheduling

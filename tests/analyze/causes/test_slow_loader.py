@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.analyze import analyze
+from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.run import Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
 from distprof.report.loader_report import LoaderLimit, SlowLoader

@@ -9,7 +9,8 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.analyze.causes.slow_loader import BRINGING_NS
-from distprof.facts.run import FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Run
 from distprof.report.wait_report import VerdictKind
 from tests.factories import MS, make_run
 

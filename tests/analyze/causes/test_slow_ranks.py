@@ -21,6 +21,7 @@ from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.replay.cost import Cost
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, Clock, Phase, Run, Stretch
 from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.verdict import describe_verdict
@@ -43,7 +44,7 @@ def blame(run: Run, clock: Clock = Clock.HOST) -> tuple[CandidateCause, Cost]:
 
 
 @given(arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 3)), elements=st.integers(0, 9).map(float)))
-def test_every_rank_is_compared_to_the_median_of_the_others(values: npt.NDArray[np.float64]) -> None:
+def test_every_rank_is_compared_to_the_median_of_the_others(values: FloatArray) -> None:
     found = medians_of_others(values)
     for place in range(len(values)):
         for column in range(values.shape[1]):

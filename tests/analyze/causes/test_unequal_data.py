@@ -14,7 +14,8 @@ from distprof.analyze.causes.unequal_data import UnequalData, detect_unequal_dat
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.replay.replay import replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
-from distprof.facts.run import Clock, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Phase
 from distprof.report.wait_report import VerdictKind
 from tests.analyze.synthetic_cycles import MEAN_NS, PHASE, draw_drift, draw_own, make_cycles
 from tests.factories import MS, USUAL_NS, make_run

@@ -10,7 +10,8 @@ import pytest
 from distprof.analyze import analyze
 from distprof.analyze.causes.unequal_experts import find_unequal_experts
 from distprof.analyze.stats.measured_steps import choose_measured_steps
-from distprof.facts.run import CollectiveKind, Collectives, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_verdict, list_waits
 from distprof.render.summary.next_step import describe_next
 from distprof.report.wait_report import ReceivedMore, VerdictKind

@@ -18,7 +18,8 @@ from distprof.analyze.clocks.device_clock import (
     note_device_clocks,
     report_device_clocks,
 )
-from distprof.facts.run import Clock, ClockReading, CollectiveKind, Collectives, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, ClockReading, CollectiveKind, Collectives, Phase, Run
 from tests.factories import USUAL_NS, make_run
 
 S, MS, US = 10**9, 10**6, 10**3

@@ -14,7 +14,8 @@ from distprof.analyze.cycles.device_collectives import LAG_NS
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles, renumber
 from distprof.analyze.replay.replay import replay
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
-from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, FloatArray, Phase, Run, Stretch
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import OWN_PARTS, Clock, CollectiveKind, Collectives, Phase, Run, Stretch
 from tests.analyze.device_jobs import Job, Times, make_ddp, make_fsdp
 from tests.analyze.synthetic_cycles import measure_saved
 from tests.factories import MS, make_run

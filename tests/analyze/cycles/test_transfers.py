@@ -13,7 +13,8 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.cycles.transfers import Ahead, bound_ahead, measure_ahead, measure_lead, split_waits
 from distprof.analyze.replay.cost import cost_causes
 from distprof.analyze.replay.replay import replay
-from distprof.facts.run import FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Phase
 from tests.analyze.replay.test_cost import candidate, make_cycles
 from tests.factories import MS
 

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.analyze.predict.sweep_ratio import combine, compare_means, mean_confidence_interval
-from distprof.facts.run import Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Run
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.report.sweep_report import SweepRatio, SweepReport
 from tests.factories import MS, make_run

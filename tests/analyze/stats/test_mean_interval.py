@@ -20,7 +20,7 @@ from distprof.analyze.stats.mean_interval import (
     spread_error,
 )
 from distprof.analyze.stats.statistics import midmean
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 ONE_SET = np.zeros(40, dtype=np.int64)
 

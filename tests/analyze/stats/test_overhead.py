@@ -17,7 +17,8 @@ from distprof.analyze.stats.overhead import (
     read_costs,
 )
 from distprof.analyze.stats.statistics import count_outside
-from distprof.facts.run import PHASES, Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import PHASES, Clock, Run
 from tests.factories import MS, drop_rows, make_run
 
 EVERY = 20

@@ -29,7 +29,7 @@ from distprof.analyze.stats.significance import (
     t_survival,
 )
 from distprof.analyze.stats.statistics import medians_of_others
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 
 ROOT = Path(__file__).resolve().parents[3]
 

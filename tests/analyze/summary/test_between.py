@@ -10,7 +10,8 @@ import pytest
 from distprof.analyze import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.summary.phases import PARTS, report_between
-from distprof.facts.run import COLUMN, Clock, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Clock, Run
 from distprof.report.report import BetweenReport
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 

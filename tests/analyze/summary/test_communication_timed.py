@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from distprof.analyze import analyze
-from distprof.facts.run import Clock, CollectiveKind, Collectives, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase
 from tests.factories import MS, make_run
 
 REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER

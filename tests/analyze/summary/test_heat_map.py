@@ -10,8 +10,9 @@ import pytest
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.summary.page import measure_page
+from distprof.facts.arrays import FloatArray
 from distprof.facts.mesh import RankGroup
-from distprof.facts.run import FloatArray, Phase
+from distprof.facts.run import Phase
 from tests.factories import MS
 
 JOBS = 10

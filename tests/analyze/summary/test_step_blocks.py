@@ -13,7 +13,8 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.analyze.summary.page import MAX_EXCESS_CELLS, MAX_PHASE_CELLS, measure_page
 from distprof.analyze.summary.step_blocks import plan_blocks
 from distprof.analyze.summary.who_waits import measure_who_waits
-from distprof.facts.run import Clock, FloatArray, Phase, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Clock, Phase, Run
 from distprof.report.page_report import PageReport, StepBlocks
 from tests.factories import MS, make_run
 

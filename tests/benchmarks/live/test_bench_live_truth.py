@@ -15,7 +15,7 @@ from benchmarks.live.live_truth import estimate_cost, is_known
 from benchmarks.live.loops import stage as stage_module
 from benchmarks.live.loops.schedule import CALIBRATION, WARMUP, acts_in, find_acting_ratio, plan_turns
 from benchmarks.live.loops.stage import Stage
-from distprof.facts.run import FloatArray
+from distprof.facts.arrays import FloatArray
 from distprof.report.wait_report import Estimate
 from tests.factories import MS
 

@@ -22,7 +22,8 @@ from distprof.analyze import analyze
 from distprof.attach.command import read_request
 from distprof.config.schema import LOGGER_PACKAGES
 from distprof.errors import UsageError
-from distprof.facts.run import FloatArray, Peak, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Peak, Run
 from distprof.profiler.loggers.logger_thread import LoggedJob, LoggerThread
 from distprof.profiler.loggers.otel import ENDPOINTS, PROTOCOLS, OpenTelemetryLogger
 from distprof.profiler.loggers.tensorboard import TensorBoardLogger

@@ -14,7 +14,8 @@ from torch.multiprocessing import ProcessExitedException
 
 from distprof.config.schema import HardwareConfig, ProfileConfig
 from distprof.errors import UsageError
-from distprof.facts.run import COLUMN, Clock, ClockReading, FloatArray, LinkReading
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Clock, ClockReading, LinkReading
 from distprof.profiler.job import host_readings, run_files
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import build_profiler

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from distprof.analyze import analyze
 from distprof.config.schema import HardwareConfig, ProfileConfig
-from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import overhead_budget as budget
 from distprof.profiler.rank.build_profiler import start_profiler

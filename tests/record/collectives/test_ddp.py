@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.intervals import measure_union
-from distprof.facts.run import PHASE_CODE, FloatArray, Phase
+from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.step.collective_log import FIRST_STEPS, sees_ends

@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from distprof.facts.run import ROW_WIDTH, FloatArray
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import ROW_WIDTH
 from distprof.record.gather import background_consumer
 from distprof.record.gather.background_consumer import BackgroundConsumer
 

@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import UNREAD, GpuReading
-from distprof.facts.run import COLUMN, ROW_WIDTH, FloatArray
+from distprof.facts.run import COLUMN, ROW_WIDTH
 from distprof.record.gather.gather import Exchange, GatherThread, make_devices, make_own_group
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.record.gather.thinning import Thinning

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from distprof.config.schema import HardwareConfig
+from distprof.facts.range_names import OWN_MODULE, OWN_PREFIX
 from distprof.facts.run import PHASE_CODE, Phase, Run
-from distprof.facts.trace import OWN_MODULE, OWN_PREFIX
 from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank.build_profiler import start_profiler
 from distprof.record.device.torch_device import TorchDevice

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+from distprof.facts.range_names import OWN_DOMAIN
 from distprof.facts.run import PHASE_CODE, Phase, Stretch
-from distprof.facts.trace import OWN_DOMAIN
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import BrokenPhase
 from distprof.record.step.stretches import StretchContext

@@ -16,7 +16,7 @@ from distprof.cli.sweep.report import render_sweep_html
 from distprof.facts.mesh import RankGroup
 from distprof.facts.run import Phase, Run
 from distprof.render.html.html import render_html
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.analyze.summary.test_pipeline import make_job, order_1f1b, play
 from tests.factories import MS, make_run

@@ -11,7 +11,7 @@ from distprof.analyze import analyze
 from distprof.render.summary.card import list_numbers, make_card
 from distprof.report.report import Report
 from distprof.report.wait_report import Estimate, VerdictKind
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_run
 from tests.render.sections.test_verdict_text import LATE, LINK, QUIET, ROTATING

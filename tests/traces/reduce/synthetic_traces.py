@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.intervals import locate_windows
 from distprof.facts.trace import (
     UNKNOWN,
@@ -14,7 +15,6 @@ from distprof.facts.trace import (
     ActivityKind,
     Calls,
     CopyKind,
-    IntArray,
     Operators,
     Ranges,
     RangeStyle,

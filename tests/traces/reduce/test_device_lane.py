@@ -9,7 +9,7 @@ import pytest
 
 from distprof.analyze import analyze
 from distprof.facts.trace_summary import DEVICE_STATES, DeviceLane
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.device_lane import PARTS
 from distprof.traces.reduce.phase_names import USUAL_NAMES
 from tests.kineto_file import make_kernel, make_launch, make_step, write_kineto

@@ -10,8 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import ActivityKind, IntArray, Trace
+from distprof.facts.trace import ActivityKind, Trace
 from distprof.facts.trace_summary import DeviceTime
 from distprof.traces.reduce.device_time import KindTimes
 from tests.traces.reduce.synthetic_traces import SyntheticTrace, measure_begun, measure_trace

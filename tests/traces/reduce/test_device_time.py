@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.run import KINDS, CollectiveKind
-from distprof.facts.trace import ActivityKind, IntArray, Trace
+from distprof.facts.trace import ActivityKind, Trace
 from distprof.facts.trace_summary import DeviceTime, QueueLength
 from distprof.traces.reduce.device_time import measure_queue
 from distprof.traces.reduce.device_work import code_collectives, describe_other_devices, examine_device

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.facts.trace import ActivityKind, IntArray, Trace
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import ActivityKind, Trace
 from distprof.facts.trace_summary import LaunchGap, LaunchGaps, TraceSummary
 from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.gaps import LATENCY_NS, MAX_LONGEST, UNSEEN_NS

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.facts.arrays import IntArray
 from distprof.facts.run import COLUMN
-from distprof.facts.trace import IntArray, Trace
+from distprof.facts.trace import Trace
 from distprof.traces.kineto.read_kineto import read_kineto
 from distprof.traces.reduce.device_work import describe_left_out, examine_device
 from distprof.traces.reduce.launches import BEFORE_NS, NEVER_NS, compute_launch_times, find_cut_off, launch_times

@@ -15,7 +15,7 @@ from distprof.analyze import analyze
 from distprof.facts.run import COLUMN
 from distprof.facts.trace_summary import Category, KernelTotal, LaunchGaps
 from distprof.traces.kineto.read_kineto import read_kineto
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.kernel_names import classify_kernel
 from distprof.traces.reduce.phase_names import NameMap
 from distprof.traces.reduce.traced_rank import trace_rank

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.facts.run import COLUMN, PHASES, FloatArray, Phase
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, PHASES, Phase
 from distprof.facts.trace import RangeStyle, Trace
 from distprof.traces.reduce.device_work import examine_device
 from distprof.traces.reduce.phase_names import NameMap

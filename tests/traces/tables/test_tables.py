@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.facts.trace import ActivityKind, CopyKind, IntArray, RangeStyle, Trace
+from distprof.facts.arrays import IntArray
+from distprof.facts.trace import ActivityKind, CopyKind, RangeStyle, Trace
 from distprof.traces.tables.groups import round_quotient, round_tenth, summarize_groups
 from distprof.traces.tables.six_tables import TABLES, Table, make_table
 from tests.traces.reduce.synthetic_traces import SyntheticTrace

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distprof.facts.run import COLUMN, FloatArray, Run
+from distprof.facts.arrays import FloatArray
+from distprof.facts.run import COLUMN, Run
 from distprof.facts.trace_summary import LONGEST_NAME, Category, HostState, KernelTotal, TraceSummary
 from distprof.report.finding_report import Finding, NotChecked
 

@@ -12,7 +12,7 @@ from distprof.render.finding_texts import describe_finding as word
 from distprof.render.sections.trace_rows import describe_ranges
 from distprof.report.finding_report import Finding
 from distprof.report.report import Report
-from distprof.traces.load_run import read_paths
+from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import NameMap
 from tests.reference_export import make_reference_export
 
