@@ -176,9 +176,8 @@ class Job:
         )  # fmt: skip
         if device is not None and context.phases and context.every == 0 and context.few_connections:
             self._step_writer.note(FEW_CONNECTIONS)
-        self._exchange = Exchange(None)
         self._shadows, self._talk = ShadowPlan(0), WindowTalk(limit_s=context.timeout_s)
-        self._thinner = Thinner(self._shadows.thin)
+        self._exchange = Exchange(None, Thinner(self._shadows.thin))
         self._gather_thread = self._make_gather_thread()
         rendezvous.ending = lambda: self._gather_thread.finishing
         rendezvous.given_up = lambda: self._exchange.given_up
@@ -273,7 +272,7 @@ class Job:
         if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
             if profile.record == "auto":
-                self._step_writer.watch_steps = Pace(self._thinner, self._step_writer.note).add
+                self._step_writer.watch_steps = Pace(self._exchange.thinner, self._step_writer.note).add
         level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from
@@ -425,7 +424,6 @@ class Job:
             exchange=self._exchange, lost=self._lose, window_s=context.profile.window_s, begin=self._join_aside,
             bystander=self._bystander,
             pause=switch.pause, stop_recording=partial(switch.stop, context.limit_ratio), talk=self._talk,
-            thinner=self._thinner,
         )  # fmt: skip
 
     def _lose(self, text: str) -> None:

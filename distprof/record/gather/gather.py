@@ -7,6 +7,7 @@ window and go on writing their own files; what was written stays.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,10 +44,6 @@ _DONE = 2
 """Of a rank: it has sent its last rows. 1: it has unless it steps again."""
 GIVING_UP_S = 1.0
 """How long it then takes at most, unless a disk does not respond."""
-_WORD_AT = 4 + len(Thinning._fields)
-"""Where a rank's head goes on with its word."""
-_GPU_AT = _WORD_AT + len(WindowMessage._fields)
-"""Where a rank's head goes on with its GPU."""
 _C10D: Any = distributed_c10d
 
 
@@ -92,11 +89,34 @@ def make_own_group(store: Any, *, rank: int, size: int, devices: list[Any], time
     return made
 
 
+class _Head(NamedTuple):
+    """What a rank says in an exchange."""
+
+    num_rows: int
+    done: int
+    asked: int
+    pausing: int
+    wish: Thinning
+    word: WindowMessage
+    gpu: GpuReading
+
+    def pack(self) -> list[int]:
+        return [*self[:4], *self.wish, *self.word, *self.gpu]
+
+    @classmethod
+    def unpack(cls, numbers: list[int]) -> _Head:
+        num_rows, done, asked, pausing, *left = numbers
+        rest = iter(left)
+        wish, word, gpu = (itertools.islice(rest, len(part._fields)) for part in (Thinning, WindowMessage, GpuReading))
+        return cls(num_rows, done, asked, pausing, Thinning(*wish), WindowMessage(*word), GpuReading(*gpu))
+
+
 class Exchange:
     """Brings the rows of all ranks to rank 0."""
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        """Takes a gloo group that nothing else uses; None: this rank is alone."""
+    def __init__(self, group: dist.ProcessGroup | None, thinner: Thinner | None = None) -> None:
+        """Takes a gloo group that nothing else uses; None: this rank is alone. And what agrees on the steps that are
+        recorded; None: all are."""
         self.group = group
         """It may be set before the first exchange."""
         self._pending: list[FloatArray] = []
@@ -116,10 +136,8 @@ class Exchange:
         """What the ranks have said of their GPUs in the last exchange; another thread may read it."""
         self.words: list[WindowMessage] = []
         """What the ranks have said in the last exchange."""
-        self.wish = Thinning()
-        """Which steps this rank would record."""
-        self.wishes: list[Thinning] = []
-        """What the ranks have said of that in the last exchange."""
+        self.thinner = thinner or Thinner()
+        """What this rank would leave out, and what the ranks have agreed on in the last exchange."""
         self.done: list[bool] = []
         """Whether each rank had sent its last rows by then."""
         self._asked = self._pausing = False
@@ -174,14 +192,14 @@ class Exchange:
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         done = 0 if self._pending else _DONE if last else int(self.resting)
-        heads = self._share([len(batch), done, self._asked, self._pausing, *self.wish, *self.word, *self.read_gpu()])
-        self.stop_recording, self.paused = bool(heads[0][2]), bool(heads[0][3])
-        enough = 1 if any(head[1] == _DONE for head in heads) else _DONE
-        self.wishes = [Thinning(*head[4:_WORD_AT]) for head in heads]
-        self.words = [WindowMessage(*head[_WORD_AT:_GPU_AT]) for head in heads]
-        self.gpus = [GpuReading(*head[_GPU_AT:]) for head in heads]
-        self.done = [head[1] >= enough for head in heads]
-        counts, everyone = [head[0] for head in heads], all(self.done)
+        own = _Head(len(batch), done, self._asked, self._pausing, self.thinner.wish, self.word, self.read_gpu())
+        heads = self._share(own)
+        self.stop_recording, self.paused = bool(heads[0].asked), bool(heads[0].pausing)
+        enough = 1 if any(head.done == _DONE for head in heads) else _DONE
+        self.words, self.gpus = [head.word for head in heads], [head.gpu for head in heads]
+        self.done = [head.done >= enough for head in heads]
+        self.thinner.follow([head.wish for head in heads])
+        counts, everyone = [head.num_rows for head in heads], all(self.done)
         self.behind = max(counts) >= STEPS_AT_ONCE
         if self.group is None:
             return [table], everyone
@@ -195,13 +213,14 @@ class Exchange:
         tables = [item[:count].numpy() for item, count in zip(received, counts, strict=False)]
         return tables, everyone
 
-    def _share(self, own: list[int]) -> list[list[int]]:
+    def _share(self, own: _Head) -> list[_Head]:
         """The heads of all ranks, by rank."""
         if self.group is None:
             return [own]
-        heads = [torch.empty(len(own), dtype=torch.int64) for _ in range(self.group.size())]
-        self._wait(self.group.allgather([heads], [torch.tensor(own)]))
-        return [head.tolist() for head in heads]
+        numbers = torch.tensor(own.pack())
+        heads = [torch.empty_like(numbers) for _ in range(self.group.size())]
+        self._wait(self.group.allgather([heads], [numbers]))
+        return [_Head.unpack(head.tolist()) for head in heads]
 
 
 class GatherThread(threading.Thread):
@@ -223,7 +242,6 @@ class GatherThread(threading.Thread):
         wants_pause: Callable[[], bool] | None = None,
         pause: Callable[[bool], None] | None = None,
         talk: WindowTalk | None = None,
-        thinner: Thinner | None = None,
     ) -> None:
         """Prepares the thread; `start` starts it.
 
@@ -242,7 +260,6 @@ class GatherThread(threading.Thread):
             wants_pause: See `wants_pause`.
             pause: Called on every rank whenever that has changed.
             talk: Says something in each round, and hears what the others have said.
-            thinner: As `talk`, of the steps that are recorded. None: nobody asks.
         """
         super().__init__(name="distprof-gather", daemon=True)
         self._take, self._end, self._exchange, self._begin = take, end, exchange, begin
@@ -255,7 +272,7 @@ class GatherThread(threading.Thread):
         """Called once, when every rank has sent its last rows. Collective among the background threads."""
         self.wants_pause = wants_pause
         """On rank 0: looked up in each round, whether recording is to pause."""
-        self._paused, self._talk, self._thinner = exchange.paused, talk, thinner or Thinner()
+        self._paused, self._talk = exchange.paused, talk
         self._wake, self.begun = threading.Event(), threading.Event()
         """Set once ``begin`` has ended."""
         self.finishing = self._alone = False
@@ -322,7 +339,7 @@ class GatherThread(threading.Thread):
             if self._alone or self._exchange.broken:
                 if self._talk is not None:
                     self._talk.break_off()
-                self._thinner.follow([self._thinner.wish])
+                self._exchange.thinner.follow_own()
                 if ended:
                     return
                 continue
@@ -330,7 +347,6 @@ class GatherThread(threading.Thread):
                 self._exchange.ask_to_pause(bool(self._guard("pausing", self.wants_pause)))
             if self._talk is not None:
                 self._exchange.word = self._guard("a window", self._talk.make_message) or WindowMessage()
-            self._exchange.wish = self._thinner.wish
             try:
                 tables, everyone = self._exchange.send(rows, last=ended or self._bystander)
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
@@ -347,7 +363,6 @@ class GatherThread(threading.Thread):
                 self._guard("pausing", self._pause, self._paused)
             if self._talk is not None:
                 self._guard("a window", self._talk.take_messages, self._exchange.words, self._exchange.done)
-            self._thinner.follow(self._exchange.wishes)
             self.received.update({rank: len(table) for rank, table in enumerate(tables)})
             if self.deliver is not None:
                 self._guard("delivery", self.deliver, tables)

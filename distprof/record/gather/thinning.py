@@ -34,8 +34,12 @@ class Thinner:
         self.agreed = Thinning()
 
     def follow(self, wishes: Sequence[Thinning]) -> None:
-        """Takes what all ranks have said; a rank that hears nobody, what it has said itself."""
+        """Takes what all ranks have said."""
         agreed = Thinning(max(wish.stride for wish in wishes), min(wish.first_steps for wish in wishes))
         if agreed != self.agreed:
             self.agreed = agreed
             self._thin(*agreed)
+
+    def follow_own(self) -> None:
+        """Takes what this rank has said, which hears the others no longer."""
+        self.follow([self.wish])
