@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.synthetic_traces import make_kineto
 from distprof.analyze import analyze
 from distprof.errors import DataError
+from distprof.facts.plain import make_plain
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.run_folder import kernel_path, write_meta
 from distprof.traces import reduce_sources as reading
@@ -45,7 +46,7 @@ def make_run_folder(tmp_path: Path) -> Path:
 
 def assert_alike(one: Sequence[TraceSummary], other: Sequence[TraceSummary]) -> None:
     """They hold arrays, which ``==`` does not compare."""
-    np.testing.assert_equal([dataclasses.asdict(item) for item in one], [dataclasses.asdict(item) for item in other])
+    np.testing.assert_equal([make_plain(item) for item in one], [make_plain(item) for item in other])
 
 
 @pytest.mark.slow
@@ -143,5 +144,5 @@ def test_traces_named_beside_a_run_folder_are_joined_to_it(tmp_path: Path) -> No
     shutil.copytree(tmp_path / "traces", run_folder / "kernels")
     inside = load_run(run_folder)
     assert_alike(
-        *([dataclasses.replace(item, head=run.activity[0].head) for item in found.activity] for found in (inside, run))
+        *([structs.replace(item, head=run.activity[0].head) for item in found.activity] for found in (inside, run))
     )

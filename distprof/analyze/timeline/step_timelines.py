@@ -7,11 +7,11 @@ always whole copies.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
@@ -72,7 +72,7 @@ def report_timelines(
         drawn = _draw_step(measured_steps, column, chosen, mesh)
         if drawn is not None:
             step_ns = float(timing.elapsed_ns[order[place]])
-            shown[column] = dataclasses.replace(drawn, choice=choice, of_all=place == 0, step_ns=step_ns)
+            shown[column] = structs.replace(drawn, choice=choice, of_all=place == 0, step_ns=step_ns)
     return tuple(shown.values())
 
 
@@ -100,8 +100,7 @@ def _find_kept(run: Run, columns: IntArray, chosen: Sequence[int]) -> int | None
     return 0 if len(columns) and not run.segments else None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
+class StepView(Struct, frozen=True, kw_only=True):
     """One step of a run, and how its times are placed in the picture."""
 
     run: Run
@@ -197,7 +196,7 @@ def _list_operations(measured_steps: MeasuredSteps, column: int) -> PipelineOper
     counted[column] = True
     if not measured_steps.run.operations:
         return None
-    operations = list_operations(dataclasses.replace(measured_steps, counted=counted))
+    operations = list_operations(structs.replace(measured_steps, counted=counted))
     return operations if operations is not None and are_placed(measured_steps.run, operations) else None
 
 

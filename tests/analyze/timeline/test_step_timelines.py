@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.analyze.timeline.step_timelines import MAX_LANES
