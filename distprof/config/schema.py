@@ -1,4 +1,4 @@
-"""The configuration: frozen dataclasses, decoded strictly from what Hydra composed.
+"""The configuration: records, decoded strictly from what Hydra composed.
 
 No torch here. `decode` refuses unknown keys and wrong types by name with a `UsageError` before any process group
 exists; `distprof.config.check` refuses combinations that cannot work.

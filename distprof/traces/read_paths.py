@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -66,6 +65,8 @@ def _fetch_folder(source: Source) -> Iterator[Path]:
     if source.url is None:
         yield source.path
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="distprof-") as name:
         folder = Path(name).resolve()
         for file in list_remote(source.url, depth=4)[1]:

@@ -13,7 +13,6 @@ from msgspec import structs
 from benchmarks.synthetic_traces import make_kineto
 from distprof.analyze import analyze
 from distprof.errors import DataError
-from distprof.facts.plain import make_plain
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.run_folder import kernel_path, write_meta
 from distprof.traces import reduce_sources as reading
@@ -23,6 +22,7 @@ from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
 from tests.kineto_file import make_sound, write_kineto
 from tests.storage.test_run_folder import write_rank
+from tests.traces.traced_ranks import unpack
 
 NAMES = NameMap()
 
@@ -45,8 +45,7 @@ def make_run_folder(tmp_path: Path) -> Path:
 
 
 def assert_alike(one: Sequence[TraceSummary], other: Sequence[TraceSummary]) -> None:
-    """They hold arrays, which ``==`` does not compare."""
-    np.testing.assert_equal([make_plain(item) for item in one], [make_plain(item) for item in other])
+    np.testing.assert_equal([*map(unpack, one)], [*map(unpack, other)])
 
 
 @pytest.mark.slow

@@ -93,8 +93,7 @@ def _find_kept(run: Run, columns: IntArray, chosen: Sequence[int]) -> int | None
     numbers, ranks = run.column("step"), [run.ranks[position].rank for position in chosen]
     piped = [own.step for position in chosen if run.operations and (own := run.operations[position]) is not None]
     steps = set(piped[0].tolist()).intersection(*(own.tolist() for own in piped[1:])) if piped else None
-    for place, column in enumerate(columns.tolist()):
-        step = int(numbers[chosen[0], column])
+    for place, step in enumerate(numbers[chosen[0], columns].tolist()):
         if (steps is None or step in steps) and all((rank, step) in run.segments for rank in ranks):
             return place
     return 0 if len(columns) and not run.segments else None

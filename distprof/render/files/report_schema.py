@@ -60,7 +60,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
 
 @functools.cache
 def read_field_texts(part: type) -> dict[str, str]:
-    """The docstrings of a dataclass's fields, which Python itself does not keep, by name."""
+    """The docstrings of a record's fields, which Python itself does not keep, by name."""
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
     assert isinstance(made, ast.ClassDef)
     texts: dict[str, str] = {}
