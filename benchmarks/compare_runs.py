@@ -9,13 +9,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.simulate import SimulatedJob, simulate
 from benchmarks.simulate.job import USUAL_PHASE_NS
@@ -54,8 +55,7 @@ BLOCK, WARMUP = 10, 40
 """Live: steps of a block, and before the first one, by which a step's usual time is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairOutcome:
+class PairOutcome(Struct, frozen=True, kw_only=True):
     """One pair of simulated jobs."""
 
     step: str

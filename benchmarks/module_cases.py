@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,8 +16,7 @@ BATCH, LENGTH, WIDTH, WIDER = 2, 8, 32, 64
 TOKENS = BATCH * LENGTH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCase:
+class ModuleCase(Struct, frozen=True, kw_only=True):
     """A model, its input, and what it does by hand."""
 
     name: str

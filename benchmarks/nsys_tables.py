@@ -10,10 +10,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich.console import Console
 
 from benchmarks.process_tree import ProcessOutcome, run_fresh
@@ -48,8 +48,7 @@ Cells = dict[str, list[list[str]]]
 """Rows of each table, including heads. A missing table has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableTiming:
+class TableTiming(Struct, frozen=True, kw_only=True):
     """The results of one program over all its runs."""
 
     program: str

@@ -8,15 +8,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SAMPLE_S = 0.02
 """Time between two memory samples."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOutcome:
+class ProcessOutcome(Struct, frozen=True, kw_only=True):
     """The result of a command."""
 
     exit_code: int

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import gzip
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from benchmarks.synthetic_trace_text import GENERATIONS, TraceText
 
@@ -38,8 +38,7 @@ class TraceGeneration(enum.Enum):
     """2024 and later: nanoseconds after ``baseTimeNanoseconds``, ``ncclDevKernel_*`` with message and group."""
 
 
-@dataclass(slots=True, kw_only=True)
-class TraceTruth:
+class TraceTruth(Struct, kw_only=True):
     """The contents of a synthetic trace. Times are ns."""
 
     num_events: int = 0

@@ -12,10 +12,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +26,7 @@ from benchmarks.trace_job import make_job
 from distprof import __version__
 from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
+from distprof.facts.plain import make_plain
 
 OURS, RIVAL = "distprof", "HolisticTraceAnalysis"
 MAX_DIFFERENCE_RATIO = 0.01
@@ -47,8 +48,7 @@ Exit codes: 0 measured, 1 a run failed or the two disagree, 2 usage.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramTiming:
+class ProgramTiming(Struct, frozen=True, kw_only=True):
     """The results of one program over all its runs."""
 
     program: str
@@ -222,6 +222,6 @@ def _write(options: argparse.Namespace, found: Sequence[ProgramTiming]) -> None:
     document = {
         "distprof_version": __version__, "python": platform.python_version(), "cores": os.cpu_count(),
         "ranks": options.ranks, "events": options.events, "names": options.names,
-        "programs": [asdict(item) for item in found],
+        "programs": [make_plain(item) for item in found],
     }  # fmt: skip
     write_figures(options.json, document)

@@ -10,13 +10,13 @@ import re
 import socket
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 
 from distprof.errors import DistprofError, UsageError
 
@@ -27,8 +27,7 @@ _held: deque[object] = deque(maxlen=8)
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))  # never freed, also when Python frees what modules hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """What the launcher's environment says about this process, before there is a process group."""
 
     rank: int
@@ -45,8 +44,7 @@ class Identity:
     """Which of torchrun's agents started this process, the same one for each start of its ranks. None: none did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """This process among the ranks, once the process group exists."""
 
     identity: Identity

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import (
@@ -134,11 +134,11 @@ def drop_rows(run: Run, rank: int, first_step: int, last_step: int | None = None
     """The run without a rank's rows from ``first_step`` to ``last_step``, inclusive; None: to the end."""
     rows = run.rows.copy()
     rows[rank, first_step : None if last_step is None else last_step + 1] = np.nan
-    return dataclasses.replace(run, rows=rows)
+    return structs.replace(run, rows=rows)
 
 
 def permute_ranks(run: Run, order: Sequence[int]) -> Run:
     """The run in which rank ``i`` has the facts of rank ``order[i]``; identities stay."""
     rows: FloatArray = run.rows[list(order)]
-    infos = tuple(dataclasses.replace(run.ranks[source], rank=rank) for rank, source in enumerate(order))
-    return dataclasses.replace(run, rows=rows, ranks=infos)
+    infos = tuple(structs.replace(run.ranks[source], rank=rank) for rank, source in enumerate(order))
+    return structs.replace(run, rows=rows, ranks=infos)

@@ -18,17 +18,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 JOB_ID = 77
 NODE_LIST = "node[0-1]"
 """What stands for all nodes; only `scontrol` knows what it means."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeSlurm:
+class FakeSlurm(Struct, frozen=True, kw_only=True):
     """A cluster in a folder."""
 
     place: Path

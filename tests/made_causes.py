@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
+
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.report.report import Report
@@ -69,7 +70,7 @@ def make_report(causes: Sequence[CauseReport], *, num_ranks: int = 8, hosts: int
     listed = Causes(
         causes=tuple(causes), step_ns=STEP_NS, ideal_ns=STEP_NS - explained_ns - remainder_ns, remainder_ns=remainder_ns
     )
-    return dataclasses.replace(_make_base(num_ranks, hosts), causes=listed, verdict=make_verdict(told, **verdict))
+    return structs.replace(_make_base(num_ranks, hosts), causes=listed, verdict=make_verdict(told, **verdict))
 
 
 @functools.cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import ModuleTable
@@ -78,4 +78,4 @@ def make_module_run(tables: Sequence[ModuleTable] = (make_table(0), make_table(1
     """A run of eleven steps: a warm-up, three measured ones, and seven in which its modules were profiled."""
     columns = {"window": np.arange(11) >= 4}
     run = make_run(num_ranks=len(tables), num_steps=11, columns=columns)
-    return dataclasses.replace(run, modules=tuple(tables))
+    return structs.replace(run, modules=tuple(tables))

@@ -10,7 +10,8 @@ and one head). Backward launches from a thread of its own, as in PyTorch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.synthetic_nsys import SyntheticExport
 
@@ -71,8 +72,7 @@ BACKWARD, OPTIMIZER = "backward_pass", "optimizer_step"
 AT = "void at::native::"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFact:
+class KernelFact(Struct, frozen=True):
     """One kernel of the real capture."""
 
     name: str

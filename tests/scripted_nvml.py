@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import Struct
 
 from distprof.facts.gpu import GpuSpan, RankGpu
 from distprof.record.device.gpu_sampler import NvmlCard, SpanMaker
@@ -32,8 +33,7 @@ class HandClock:
         return self.now_ns
 
 
-@dataclass(kw_only=True)
-class ScriptedCard:
+class ScriptedCard(Struct, kw_only=True):
     """Its power is a sum of waves above a base."""
 
     base_w: float = 400.0

@@ -61,6 +61,7 @@ ALLOWED = {
     "ray": "traces/executors.py",
     "hydra": "config/compose cli/sweep",
     "omegaconf": "config/compose cli/sweep",
+    "dataclasses": "modules/calls.py",
 }
 """Who may import a heavy or a foreign package, also inside a function: a room, a folder or a file of one."""
 

@@ -44,8 +44,6 @@ sys.exit(told.get("torchrun", 0) if "torch.distributed.run" in words and "doctor
 class Cluster(FakeSlurm):
     """A made-up cluster whose Python only writes down what it is called with."""
 
-    __slots__ = ()
-
     def make_python(self) -> Path:
         python = self.place / "recorder"
         python.write_text(RECORDER.format(python=sys.executable, log=str(self.place / "log")))

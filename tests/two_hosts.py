@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, join_hosts, stop_processes
 from tests.faults.forked import Command, Started, start
@@ -19,8 +20,7 @@ RANKS_PER_HOST = 2
 TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoHostsJob:
+class TwoHostsJob(Struct, frozen=True, kw_only=True):
     """A finished job."""
 
     folder: Path

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
 from wandb.proto import wandb_internal_pb2
 
 from distprof.analyze.live.live_metric_means import Details
@@ -23,8 +22,7 @@ HEADER_BYTES = 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WandbFile:
+class WandbFile(Struct, frozen=True, kw_only=True):
     """What a run sent to W&B."""
 
     history: list[dict[str, Any]]
@@ -55,7 +53,7 @@ def read_wandb_file(path: Path) -> WandbFile:
             _read_media(record.summary.update, told.media)
         elif kind == "run":
             told.config.update(_read_items(record.run.config.update))
-            told = dataclasses.replace(told, group=record.run.run_group)
+            told = structs.replace(told, group=record.run.run_group)
         elif kind == "metric":
             assert record.metric.summary.none
             told.metrics[record.metric.glob_name or record.metric.name] = record.metric.step_metric

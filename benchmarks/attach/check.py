@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.attach.job import RANKS, ProgramOutcome
 from benchmarks.attach.program import ForeignProgram
@@ -15,8 +15,7 @@ from distprof.facts.run import PHASES, Run, Stretch
 from distprof.traces.load_run import load_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One comparison of one program."""
 
     right: bool | None

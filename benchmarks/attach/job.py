@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.attach.program import ForeignProgram
 
@@ -19,8 +20,7 @@ LIMIT_S = 420.0
 _HERE = Path(__file__).resolve()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramOutcome:
+class ProgramOutcome(Struct, frozen=True, kw_only=True):
     """How the ranks ended, by rank."""
 
     codes: list[int | None]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignProgram:
+class ForeignProgram(Struct, frozen=True, kw_only=True):
     """One program on two ranks."""
 
     name: str

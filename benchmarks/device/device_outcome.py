@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.device.device_errors import (
     Error,
@@ -41,8 +41,7 @@ _CROWDED_OUT = re.compile(r"(\d+) collective\(s\) found no free event")
 Said = Verdict | CauseReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceOutcome:
+class DeviceOutcome(Struct, frozen=True, kw_only=True):
     """One job, and what distprof said about it."""
 
     seed: int

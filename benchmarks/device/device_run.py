@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from benchmarks.simulate.device import SimulatedDevice
 from benchmarks.simulate.device_job import DeviceJob
@@ -23,8 +24,7 @@ COST_STEPS = 12
 CLOCK_BOUND_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRun:
+class DeviceRun(Struct, frozen=True, kw_only=True):
     """What a job's recorders wrote, and what really happened."""
 
     job: DeviceJob

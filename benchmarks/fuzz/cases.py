@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.fuzz.baselines import make_baseline_case
 from benchmarks.fuzz.captures import make_capture_case, make_sound_capture
@@ -24,8 +25,7 @@ TABLES_RATIO = 0.25
 """How often inputs with traces are passed to ``tables``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One input."""
 
     kind: str

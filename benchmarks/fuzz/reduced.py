@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import random
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from benchmarks.fuzz.values import Raw, mutate
 from benchmarks.synthetic_traces import make_kineto

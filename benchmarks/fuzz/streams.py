@@ -9,12 +9,12 @@ import random
 import tempfile
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.streams_sound import make_sound_run
 from benchmarks.fuzz.values import NUMBERS, SCALARS, Twin, draw_value, dump, mutate
+from distprof.facts.plain import make_plain
 from distprof.storage.record_lines import FIELDS, decode_line
 from distprof.storage.run_folder import SCHEMA
 
@@ -71,7 +71,7 @@ def _read_sound() -> tuple[str, list[tuple[str, list[str]]]]:
         for path in files:
             records = [decode_line(line) for line in path.read_bytes().splitlines(keepends=True)]
             ranks.append((path.name, [json.dumps(record) for record in records]))
-    return json.dumps({"schema": SCHEMA, **asdict(meta)}), ranks
+    return json.dumps({"schema": SCHEMA, **make_plain(meta)}), ranks
 
 
 def _encode(value: Any) -> bytes:

@@ -14,8 +14,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.fuzz.cases import Case, make_case, write_sound
 from benchmarks.fuzz.verdict import judge
@@ -27,8 +28,7 @@ NOT_MADE = 97
 """In place of an exit code if a case could not be made: a bug in the fuzzer itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What all cases have in common."""
 
     seed: int
@@ -39,8 +39,7 @@ class Plan:
     """Where to keep inputs that fail. None: nowhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOutcome:
+class TrialOutcome(Struct, frozen=True, kw_only=True):
     """The result of a case."""
 
     number: int

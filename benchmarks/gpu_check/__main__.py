@@ -12,7 +12,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from benchmarks.gpu_check.gpu import NoGpu, RealGpu
 from benchmarks.gpu_check.groups import GROUP_LIMIT_S, Group, call_check, run_groups
 from benchmarks.gpu_check.job_checks import JOBS, check_job
 from benchmarks.gpu_check.profiler_checks import check_profiler
+from distprof.facts.plain import make_plain
 from distprof.traces.nsys.nsys_tool import read_numbers
 
 OLDEST_TORCH = (2, 11)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
             print(result.describe(dry=dry), flush=True)
             results.append(result)
     failed, skipped = (sum(result.judge(dry=dry) == kind for result in results) for kind in ("FAILED", "skipped"))
-    checks = [{**asdict(result), "verdict": result.judge(dry=dry)} for result in results]
+    checks = [{**make_plain(result), "verdict": result.judge(dry=dry)} for result in results]
     facts = {"device": card, "torch": torch.__version__, "cuda": torch.version.cuda, "dry_run": dry, "checks": checks}
     options.out.write_text(json.dumps(_make_strict(facts), indent=2) + "\n")
     print(f"{len(results)} checks, {failed} failed, {skipped} skipped: {options.out}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Verdict = Literal["ok", "FAILED", "skipped", "not judged"]
 
@@ -13,8 +14,7 @@ class NotHere(Exception):
     """What a check asks about does not exist on this machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """One number with the range that it should be in."""
 
     name: str

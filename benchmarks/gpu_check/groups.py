@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from queue import Empty
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.gpu_check.check_result import CheckResult
 
@@ -16,8 +17,7 @@ BUDGET_S = 570.0
 GROUP_LIMIT_S = 90.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Checks that run together."""
 
     run: Callable[[], Iterator[CheckResult]]

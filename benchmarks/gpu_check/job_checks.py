@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.gpu_check.check_result import CheckResult, NotHere
 from benchmarks.gpu_check.collective_values import (
@@ -33,8 +33,7 @@ LATE_MS, LATE_FROM = 50.0, 15
 Value = Callable[[Any, Run, Path], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Expected(Struct, frozen=True, kw_only=True):
     """A number of a job, and the range that it should be in."""
 
     name: str
@@ -44,8 +43,7 @@ class Expected:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCheck:
+class JobCheck(Struct, frozen=True, kw_only=True):
     """A job and what is expected of it."""
 
     name: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.gpu_check.collective_values import find_took
 from benchmarks.simulate import SimulatedJob, simulate

@@ -7,9 +7,10 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.links.run_link_job import GIGABIT_MBIT, HEALTHY_MBIT, LATE_RANK, LinkJob, run_link_job
 from distprof.analyze import analyze
@@ -38,8 +39,7 @@ _HEADS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOutcome:
+class LinkOutcome(Struct, frozen=True, kw_only=True):
     """One job and its report."""
 
     job: LinkJob

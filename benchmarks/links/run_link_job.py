@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.links.two_namespaces import ADDRESSES, DEVICE, enter, join_hosts
 from distprof.errors import DistprofError
@@ -29,8 +30,7 @@ STEPS_FACTOR = 5.0
 WARMUP_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkJob:
+class LinkJob(Struct, frozen=True, kw_only=True):
     """One job."""
 
     mbit_per_s: float | None

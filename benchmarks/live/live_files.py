@@ -3,21 +3,21 @@ folder."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from benchmarks.live.live_job import LiveDelay, LiveJob
 from distprof.errors import DataError
+from distprof.facts.plain import make_plain
 
 TRUTH = "truth.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTruth:
+class LiveTruth(Struct, frozen=True, kw_only=True):
     """What was done to a job, and what its ranks measured themselves."""
 
     job: LiveJob
@@ -37,7 +37,7 @@ def run_folder(folder: Path) -> Path:
 
 def write_jobs(path: Path, jobs: Sequence[tuple[LiveJob, Path]]) -> None:
     """Tells ranks which jobs to run, and the folder of each."""
-    told = [{"job": dataclasses.asdict(job), "folder": str(folder.absolute())} for job, folder in jobs]
+    told = [{"job": make_plain(job), "folder": str(folder.absolute())} for job, folder in jobs]
     path.write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -62,7 +62,7 @@ def has_parts(folder: Path, num_ranks: int) -> bool:
 def write_truth(folder: Path, job: LiveJob) -> None:
     """Makes one file of those of the ranks."""
     parts = [json.loads(_part(folder, rank).read_text(encoding="utf-8")) for rank in range(job.num_ranks)]
-    told = {"job": dataclasses.asdict(job), **parts[0], "delay_ns": max(part["delay_ns"] for part in parts)}
+    told = {"job": make_plain(job), **parts[0], "delay_ns": max(part["delay_ns"] for part in parts)}
     (folder / TRUTH).write_text(json.dumps(told), encoding="utf-8")
     for rank in range(job.num_ranks):
         _part(folder, rank).unlink()

@@ -4,9 +4,9 @@ here."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.run import Phase, Stretch
 from distprof.report.wait_report import VerdictKind
@@ -24,8 +24,7 @@ LOCAL_STEPS = 4
 """Of local SGD, from one averaging of parameters to the next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a report may name; ``rank`` and ``phase`` are None where the kind has none."""
 
     kind: VerdictKind
@@ -33,8 +32,7 @@ class Answer:
     phase: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopFacts:
+class LoopFacts(Struct, frozen=True, kw_only=True):
     """What is known about one of the loops before it runs."""
 
     phases: Mapping[str, Phase | Stretch]
@@ -69,8 +67,7 @@ LOOPS: dict[str, LoopFacts] = {
 _EVERY = {"evaluation": EVALUATE_EVERY, "checkpoint": CHECKPOINT_EVERY}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveDelay:
+class LiveDelay(Struct, frozen=True, kw_only=True):
     """What holds one rank up."""
 
     rank: int
@@ -84,8 +81,7 @@ class LiveDelay:
     """... or in as many judged steps that are drawn at random."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveJob:
+class LiveJob(Struct, frozen=True, kw_only=True):
     """One job."""
 
     loop: str

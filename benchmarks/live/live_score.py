@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.live.live_files import LiveTruth
 from benchmarks.live.live_job import LOOPS, Answer, LiveJob
@@ -19,8 +20,7 @@ NAMES = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.SLOW_LINK, Ve
 """Kinds that blame something in particular, as do stalls of one rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class Named(Struct, frozen=True, kw_only=True):
     """Something that a report names."""
 
     answer: Answer
@@ -31,8 +31,7 @@ class Named:
     """Of that cost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveOutcome:
+class LiveOutcome(Struct, frozen=True, kw_only=True):
     """One job and its report."""
 
     job: LiveJob

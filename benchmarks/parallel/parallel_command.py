@@ -4,7 +4,6 @@ right."""
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from benchmarks.parallel.parallel_job import PLACES, PROGRAMS, RANKS, ParallelJo
 from benchmarks.report_file import read_report_file
 from distprof.analyze import analyze
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError
+from distprof.facts.plain import make_plain
 from distprof.render.files.files import describe_plain
 from distprof.storage.run_folder import read_run
 
@@ -89,7 +89,7 @@ def run_job(job: ParallelJob, folder: Path) -> ParallelOutcome:
         DistprofError: It failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TRUTH).write_text(json.dumps(dataclasses.asdict(job)), encoding="utf-8")
+    (folder / TRUTH).write_text(json.dumps(make_plain(job)), encoding="utf-8")
     run_script(job.list_arguments(), folder / "run", (), RANKS)
     return judge(job, read_report_file(folder / "run" / "report.json"))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 PROGRAMS_FOLDER = Path(__file__).with_name("programs")
 RANKS, MICRO_BATCHES = 4, 8
@@ -17,8 +17,7 @@ PLACES = ("forward", "backward", "data")
 NOBODY_KINDS = ("none", "jitter", "communication")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelProgram:
+class ParallelProgram(Struct, frozen=True, kw_only=True):
     """One of the programs."""
 
     script: str
@@ -53,8 +52,7 @@ PROGRAMS: Mapping[str, ParallelProgram] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelJob:
+class ParallelJob(Struct, frozen=True, kw_only=True):
     """A program with one cause, or none."""
 
     program: str
@@ -79,8 +77,7 @@ class ParallelJob:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelOutcome:
+class ParallelOutcome(Struct, frozen=True, kw_only=True):
     """What a report says about a job, and whether that is so."""
 
     job: ParallelJob

@@ -7,9 +7,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.attach_cost import run_script
 from benchmarks.parallel.parallel_job import PROGRAMS, PROGRAMS_FOLDER, RANKS
@@ -25,8 +26,7 @@ did not predict what was asked, or the median error is above {LIMIT_RATIO:.0%}.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfCase:
+class WhatIfCase(Struct, frozen=True, kw_only=True):
     """Two jobs of one program, and what the report on the first one calls the second."""
 
     program: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from benchmarks.recording.recording_cost import (
 from benchmarks.recording.wrapper_cost import TURNS, WrapperCost, measure_wrappers
 from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
+from distprof.facts.plain import make_plain
 
 STEP_MS = STEP_NS // 1_000_000
 _WRAPPED = {
@@ -95,8 +95,8 @@ def run_cost(options: argparse.Namespace) -> int:
         f"background thread, per step under FSDP2: {_format_us(cost.background_ns)} us", highlight=False, soft_wrap=True
     )
     if options.json is not None:
-        found = {name: dataclasses.asdict(each) for name, each in wrappers.items()}
-        write_figures(options.json, dataclasses.asdict(cost) | {"wrappers": found})
+        found = {name: make_plain(each) for name, each in wrappers.items()}
+        write_figures(options.json, make_plain(cost) | {"wrappers": found})
     return EXIT_FAILED if above else EXIT_OK
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray
 
@@ -15,8 +15,7 @@ TRIMMED_RATIO = 0.2
 _NORMAL_95 = 1.96
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedTime:
+class AddedTime(Struct, frozen=True, kw_only=True):
     """What is added, ns."""
 
     middle_ns: float

@@ -9,9 +9,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from distprof.facts.run import PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.collective_log import ON_DEVICE
@@ -36,8 +37,7 @@ _ALL_REDUCE = KIND_CODE[CollectiveKind.ALL_REDUCE]
 _GATHER, _REDUCE = PHASE_CODE[Phase.ALL_GATHER], PHASE_CODE[Phase.ALL_REDUCE]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
+class StepCost(Struct, frozen=True, kw_only=True):
     """The host's time in the recorder's calls of one step, ns."""
 
     name: str
@@ -49,8 +49,7 @@ class StepCost:
     """Device events that it records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingCost:
+class RecordingCost(Struct, frozen=True, kw_only=True):
     """What was measured."""
 
     step: StepCost

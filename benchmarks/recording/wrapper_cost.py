@@ -12,7 +12,6 @@ that does not count.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import math
@@ -20,14 +19,15 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.recording.paired import AddedTime, compare_pairs
+from distprof.facts.plain import make_plain
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.record.step.collective_log import FIRST_STEPS
 
@@ -44,8 +44,7 @@ UNCOUNTED_RATIO = 0.25
 NAMES = tuple(TIMED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrapperCost:
+class WrapperCost(Struct, frozen=True, kw_only=True):
     """Processor time of recording one step, ns."""
 
     step_ns: float
@@ -64,7 +63,7 @@ class WrapperCost:
     @property
     def mean(self) -> AddedTime:
         """What a step of such a job takes on average; its interval is that of the two parts, added."""
-        added, skipped = dataclasses.asdict(self.added), dataclasses.asdict(self.skipped)
+        added, skipped = make_plain(self.added), make_plain(self.skipped)
         return AddedTime(**{end: (added[end] + (self.stride - 1) * skipped[end]) / self.stride for end in added})
 
 
@@ -102,7 +101,7 @@ def _measure(_: int, path: str, turns: int) -> None:
     torch.set_flush_denormal(True)  # nothing is received of the second rank's parameters: they are what was in memory
     found = {}
     for name, make in (("ddp", make_ddp), ("fsdp", make_fsdp)):
-        found[name] = dataclasses.asdict(measure_model(make(), turns, timed=TIMED[name]))
+        found[name] = make_plain(measure_model(make(), turns, timed=TIMED[name]))
         dist.destroy_process_group()
     Path(path).write_text(json.dumps(found))
 

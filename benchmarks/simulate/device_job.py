@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.run import CollectiveKind, Phase
 
@@ -24,8 +24,7 @@ BYTES_PER_NS = 50
 """A usual link: 50 GB/s."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateRank:
+class LateRank(Struct, frozen=True, kw_only=True):
     """A rank that takes longer in one phase of every step."""
 
     rank: int
@@ -40,16 +39,14 @@ class LateRank:
     """How much longer; set once it is known how long a step takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowTransfer:
+class SlowTransfer(Struct, frozen=True, kw_only=True):
     """A group whose collectives take longer, because its ranks stand on two hosts."""
 
     group: str
     factor: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceJob:
+class DeviceJob(Struct, frozen=True, kw_only=True):
     """A job. Times are means, ns; jitter multiplies every kernel and every transfer."""
 
     seed: int

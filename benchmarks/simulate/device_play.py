@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice
 from benchmarks.simulate.device_job import DeviceJob
@@ -20,8 +20,7 @@ MakeRecorder = Callable[[DeviceJob, SimulatedDevice, Callable[[], int]], Any]
 """From a job, a device and its host's clock: `distprof.record.step.recorder.Recorder`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedRank:
+class PlayedRank(Struct, frozen=True, kw_only=True):
     """One rank when all steps are over."""
 
     rank: int

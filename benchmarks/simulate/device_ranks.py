@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.simulate.device import SimulatedDevice, Stream
 from benchmarks.simulate.device_work import DeviceWork
@@ -14,8 +15,7 @@ Program = Generator[DeviceWork | None, None, None]
 """Yields wherever another rank may go on; what it yields, the host waits for."""
 
 
-@dataclass(slots=True)
-class RankProgram:
+class RankProgram(Struct):
     """One rank."""
 
     device: SimulatedDevice

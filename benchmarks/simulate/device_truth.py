@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from benchmarks.simulate.device import SimulatedDevice, Stream
 from benchmarks.simulate.device_work import DeviceWork, Meeting
@@ -64,8 +65,7 @@ class TrueCollective(NamedTuple):
         return max(part.start_ns or 0 for part in self.meeting.parts)
 
 
-@dataclass(slots=True)
-class TrueStep:
+class TrueStep(Struct):
     """One step of one rank."""
 
     places: list[Place] = field(default_factory=list)

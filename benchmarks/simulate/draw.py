@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.simulate.job import Delay, SimulatedJob
 from benchmarks.simulate.program import PART_CODE, PARTS, Compute, Program, find_groups, has_between, list_issues
@@ -16,8 +16,7 @@ PARETO_SHAPE = 1.5
 WORKING_ON_TOKENS = (Phase.FORWARD, Phase.BACKWARD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """Something with a name that may make the steps longer."""
 
     delay: int | None = None
@@ -28,8 +27,7 @@ class Fault:
     """Ranks have unequal numbers of tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """What the ranks and links of a job have to do if some of its faults act."""
 
     own_ns: FloatArray
@@ -59,8 +57,7 @@ class Load:
         return time_ns if more is None else time_ns + more[:, step]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Drawn(Struct, frozen=True, kw_only=True):
     """A job's random numbers."""
 
     own_ns: FloatArray

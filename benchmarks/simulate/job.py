@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
+
+from msgspec import Struct, field
 
 from distprof.facts.run import OWN_PARTS, OWN_PHASES, Part, Phase, Stretch
 
@@ -19,8 +20,7 @@ USUAL_PHASE_NS: Mapping[Phase, float] = MappingProxyType(
 """A rank's own time in one step: 100 ms in total."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delay:
+class Delay(Struct, frozen=True, kw_only=True):
     """Something that makes one rank, or all ranks of a host, slower in one phase or between two steps."""
 
     rank: int | None
@@ -44,8 +44,7 @@ class Delay:
     """Of a phase that buckets cut into pieces: which one is slower. None: the delay is spread evenly over them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Between:
+class Between(Struct, frozen=True, kw_only=True):
     """Something that all ranks do before some steps."""
 
     stretch: Stretch
@@ -56,8 +55,7 @@ class Between:
     """The ranks then wait for each other in an all-reduce of a number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(Struct, frozen=True, kw_only=True):
     """One rank is stopped for a while, wherever it is: by a signal, or because its memory was swapped out."""
 
     rank: int
@@ -69,8 +67,7 @@ class Stop:
     and it leaves late. False: they need that data, and all of them leave when it resumes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Clocks(Struct, frozen=True, kw_only=True):
     """The hosts' monotonic clocks. The first host's is the true one."""
 
     offset_ns: float = 0.0
@@ -81,8 +78,7 @@ class Clocks:
     """Accuracy of the offset readings: their error is drawn between minus and plus this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedBucket:
+class SimulatedBucket(Struct, frozen=True, kw_only=True):
     """One of DDP's gradient buckets."""
 
     size_bytes: int
@@ -91,8 +87,7 @@ class SimulatedBucket:
     transfer_ns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedJob:
+class SimulatedJob(Struct, frozen=True, kw_only=True):
     """A job. Times are means; jitter multiplies every phase of every rank and step."""
 
     strategy: Literal["ddp", "fsdp", "hsdp"] = "ddp"

@@ -3,10 +3,10 @@ same noise as the job with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import Kind
@@ -36,8 +36,7 @@ class OperationRow(NamedTuple):
     micro_batch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
+class Durations(Struct, frozen=True, kw_only=True):
     """Without any waiting. The passes are the forward and the backward."""
 
     compute_ns: FloatArray

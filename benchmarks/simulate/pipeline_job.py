@@ -8,9 +8,9 @@ posts a receive when it has done what comes before it in its program, not when t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from benchmarks.simulate.pipeline_durations import Durations, OperationRow, draw_durations
 from benchmarks.simulate.pipeline_events import play_events
@@ -18,8 +18,7 @@ from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import NUMBERS, Kind, Operations
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineJob:
+class PipelineJob(Struct, frozen=True, kw_only=True):
     """What is made up; without faults all workers do the same, with noise. The noise of a seed does not depend on the
     faults."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.simulate.job import SimulatedBucket, SimulatedJob
 from distprof.facts.arrays import IntArray
@@ -21,8 +21,7 @@ _AFTER = (Phase.GRAD_NORM, Phase.OPTIMIZER, Phase.OTHER)
 Partition = Literal["world", "shard", "replica"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class Compute(Struct, frozen=True, kw_only=True):
     """A part of a phase in which the rank itself works."""
 
     phase: Part
@@ -32,8 +31,7 @@ class Compute:
     """It lies before the step begins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issue:
+class Issue(Struct, frozen=True, kw_only=True):
     """A collective, and whether the rank immediately waits for it."""
 
     kind: CollectiveKind

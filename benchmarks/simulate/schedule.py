@@ -7,9 +7,8 @@ nothing, and data that others need from it is not transferred.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.simulate.draw import Load
 from benchmarks.simulate.job import SimulatedJob
@@ -17,8 +16,7 @@ from benchmarks.simulate.program import PART_CODE, Compute, Issue, Program, find
 from distprof.facts.arrays import FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Struct, frozen=True, kw_only=True):
     """When everything in a job happens on the true clock, ns."""
 
     begin_ns: FloatArray

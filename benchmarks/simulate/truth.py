@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.simulate.draw import Fault, Load, assemble, draw, list_faults
 from benchmarks.simulate.job import SimulatedJob
@@ -17,8 +18,7 @@ from distprof.facts.arrays import FloatArray
 from distprof.facts.run import PHASE_CODE, Phase, Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultCost:
+class FaultCost(Struct, frozen=True, kw_only=True):
     """What one fault really costs, ``[num_steps]``; below 0 where its absence only moves time to the next step."""
 
     fault: Fault
@@ -28,8 +28,7 @@ class FaultCost:
     """Step time with this fault alone less that without any: what it costs once all others are gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class Truth(Struct, frozen=True, kw_only=True):
     """What really happened on the true clock, and what would have happened without the faults; ns."""
 
     step_ns: FloatArray
@@ -56,8 +55,7 @@ class Truth:
     """Of each fault with a name. Empty: there is none, or not asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
+class Simulated(Struct, frozen=True, kw_only=True):
     """A simulated run and its truth."""
 
     run: Run

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.errors import DataError
@@ -23,8 +25,7 @@ UNDISTURBED_STEPS = 60
 """A stretch of at least so many steps gets a verdict."""
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """What was done and seen."""
 
     events: dict[str, int] = field(default_factory=dict)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.simulate.pipeline_job import PipelineJob, make_operations, measure_steps
 from benchmarks.verdicts.verdict_outcome import ALIKE_RATIO, LEAST_RATIO, NUM_OTHERS, Outcome
@@ -15,8 +16,7 @@ from distprof.analyze.pipeline.report_operations import report_operations
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fault:
+class _Fault(Struct, frozen=True, kw_only=True):
     """What is wrong with a job, and the job without it."""
 
     kind: PipelineCauseKind

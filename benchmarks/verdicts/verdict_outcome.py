@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.simulate import Fault, Simulated, SimulatedJob, Truth, draw_truth, simulate
 from benchmarks.verdicts.verdict_rows import Row
@@ -28,8 +28,7 @@ NOBODY = (VerdictKind.NONE, VerdictKind.JITTER, VerdictKind.COMMUNICATION)
 Said = Verdict | CauseReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrueCause:
+class TrueCause(Struct, frozen=True, kw_only=True):
     """A cause and its true cost, mean over the steps but the first."""
 
     kind: str
@@ -55,8 +54,7 @@ class TrueCause:
         return said.kind is VerdictKind.UNEQUAL_DATA
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """One job, and whether the report is right about it."""
 
     row: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.verdicts.pipeline_outcome import judge_pipeline
 from benchmarks.verdicts.verdict_outcome import Outcome, judge, play
@@ -17,8 +17,7 @@ BATCH = 5
 """Jobs that a process plays at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(Struct, frozen=True, kw_only=True):
     """The outcomes of a row's jobs."""
 
     row: AnyRow

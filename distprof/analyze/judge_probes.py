@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from distprof.analyze.stats.significance import JOB_ALPHA, binomial_tail
 from distprof.analyze.stats.statistics import mad_sigma

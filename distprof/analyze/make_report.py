@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
@@ -77,8 +77,8 @@ def analyze(run: Run) -> Report:
     if run.modules:
         from distprof.analyze.causes.slow_module import find_slow_module
 
-        verdict = dataclasses.replace(verdict, module=find_slow_module(run.modules, verdict))
-    verdict = dataclasses.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
+        verdict = structs.replace(verdict, module=find_slow_module(run.modules, verdict))
+    verdict = structs.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short else cycles
@@ -91,11 +91,11 @@ def analyze(run: Run) -> Report:
     if any(run.gpus):
         from distprof.analyze.causes.throttled_gpu import find_throttled_gpu
 
-        verdict = dataclasses.replace(verdict, throttled=find_throttled_gpu(measured_steps, verdict, causes))
+        verdict = structs.replace(verdict, throttled=find_throttled_gpu(measured_steps, verdict, causes))
     between, stalls = report_between(measured_steps, on_host), tuple(list_stalls(measured_steps, enough))
     if _has_forwards_only(run):
         verdict, stalls = _rename(verdict), tuple(map(_rename, stalls))
-        causes = causes and dataclasses.replace(causes, causes=tuple(map(_rename, causes.causes)))
+        causes = causes and structs.replace(causes, causes=tuple(map(_rename, causes.causes)))
         between = between and _rename_part(between)
     sample = None if replayed is None else take_sample(replayed)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
@@ -171,13 +171,12 @@ def _rename(item: _Placed) -> _Placed:
     if item.phase != Stretch.EVALUATION:
         return item
     if isinstance(item, Stall):
-        return dataclasses.replace(item, phase=FORWARDS_ONLY)
-    return dataclasses.replace(item, phase=FORWARDS_ONLY, cause=Cause.FORWARDS)
+        return structs.replace(item, phase=FORWARDS_ONLY)
+    return structs.replace(item, phase=FORWARDS_ONLY, cause=Cause.FORWARDS)
 
 
 def _rename_part(between: BetweenReport) -> BetweenReport:
     parts = [
-        dataclasses.replace(part, part=FORWARDS_ONLY) if part.part == Stretch.EVALUATION else part
-        for part in between.parts
+        structs.replace(part, part=FORWARDS_ONLY) if part.part == Stretch.EVALUATION else part for part in between.parts
     ]
-    return dataclasses.replace(between, parts=tuple(parts))
+    return structs.replace(between, parts=tuple(parts))

@@ -12,11 +12,12 @@ import runpy
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
 
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_OK, EXIT_USAGE, DistprofError, UsageError, describe_error
@@ -38,8 +39,7 @@ NAME=VALUE: name=, run_dir=, runs_dir=, live=true, and the options of conf/profi
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What to run, and how to watch it."""
 
     options: dict[str, object]

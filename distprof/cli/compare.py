@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze.compare.compare_sides import DEFAULT_LIMIT_RATIO, compare_sides
@@ -24,6 +24,7 @@ from distprof.errors import (
     DataError,
     UsageError,
 )
+from distprof.facts.plain import make_plain
 from distprof.facts.sweep import Sweep
 from distprof.render.terminal.comparison_screen import render_comparison
 from distprof.render.units import clean_text
@@ -173,7 +174,7 @@ def _read_run(path: Place, names: NameMap, executor: str | None) -> RunFigures:
     if figures is None:
         raise DataError(f"{clean_text(path, LONGEST_PATH)}: has no measured step: nothing to compare")
     notes = [f"left out: {reason}" for reason in recorded.unread]
-    return dataclasses.replace(figures, name=path.name or figures.name, notes=tuple(notes))
+    return structs.replace(figures, name=path.name or figures.name, notes=tuple(notes))
 
 
 def _read_sweeps(
@@ -214,7 +215,7 @@ def _read_jobs(folder: Path, sweep: Sweep) -> dict[Settings, RunFigures]:
 
 def _write(options: argparse.Namespace, report: ComparisonReport) -> None:
     if options.json is not None:
-        write_figures(options.json, dataclasses.asdict(report))
+        write_figures(options.json, make_plain(report))
     if options.html is None and options.markdown is None:
         return
     from distprof.render.files.comparison_files import render_comparison_html, render_markdown

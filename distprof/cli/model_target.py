@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import os
@@ -10,10 +9,10 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct, structs
 from torch import Tensor, nn
 
 import distprof
@@ -22,6 +21,7 @@ from distprof.config.compose import compose, read_request
 from distprof.config.decode import decode
 from distprof.config.schema import AccelerateConfig, Config
 from distprof.errors import DataError, UsageError
+from distprof.facts.plain import make_plain
 from distprof.modules.calls import list_tensors
 from distprof.modules.memory import list_units, predict_gathered
 from distprof.modules.names import list_modules, unwrap
@@ -39,8 +39,7 @@ OF_FUNCTIONS = ("strategy=", "strategy.", "ranks=", "train.precision=", "train.m
 """Overrides that go with a function: how its model is trained."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class Inside(Struct, frozen=True, kw_only=True):
     """What is known of a model and its memory."""
 
     report: ModuleReport
@@ -52,8 +51,7 @@ class Inside:
     """Why the model could not be run, so that its work and its activations are not known. Empty: it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
+class _Built(Struct, frozen=True, kw_only=True):
     """A model, and how to run it."""
 
     make: Callable[[], tuple[nn.Module, Any]]
@@ -114,7 +112,7 @@ def _profile(model: nn.Module, given: Any, built: _Built, mode: str, passes: int
         except VALUES_NEEDED as error:
             failure = f"it asks for values, which are not computed ({_first_line(error)}, {_locate_raise(error)})"
             found = ModuleProfiler(model, activations=False).report(mode=mode, inputs=describe(given), name=built.name)
-            return dataclasses.replace(found, device="meta", notes=(f"work and activations are not known: {failure}",))
+            return structs.replace(found, device="meta", notes=(f"work and activations are not known: {failure}",))
 
     return _require("run", profile, built.name, model), failure
 
@@ -256,7 +254,7 @@ def _predict(
             activation_bytes=report.rows[0].activation_bytes,
         )  # fmt: skip
         kinds: dict[str, int | None] = {
-            **dataclasses.asdict(memory), "inputs": sum(each.nbytes for each in list_tensors(given)),
+            **make_plain(memory), "inputs": sum(each.nbytes for each in list_tensors(given)),
             "returned": report.returned_bytes, "working": report.working_bytes,
         }  # fmt: skip
         known = [each for each in kinds.values() if each is not None]

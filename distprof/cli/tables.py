@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -71,8 +72,7 @@ Exit codes: 0 shown, 1 nothing readable or not of one job, 2 usage, 3 shown, but
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
+class _Share(Struct, frozen=True, kw_only=True):
     """The traces for one set of tables."""
 
     title: str

@@ -1,8 +1,7 @@
-"""Strictly builds frozen dataclasses from plain containers: the configuration from Hydra, records from files."""
+"""Strictly builds records from plain containers: the configuration from Hydra, records from files."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -11,11 +10,13 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct, structs
+
 from distprof.config.redact import MASK, is_secret_name
 from distprof.config.suggest import explain_removed, suggest
 from distprof.errors import DistprofError, UsageError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 MAX_WHOLE = 2**63
 """Integers in configurations and records must be smaller, since they are used as 64-bit numbers."""
 MAX_EXACT = 2**53
@@ -78,10 +79,10 @@ def are_whole(values: Collection[object], below: int = MAX_EXACT) -> bool:
 
 
 def decode(cls: type[T], values: object, where: str = "", error: type[DistprofError] = UsageError) -> T:
-    """Builds a frozen dataclass from plain containers, refusing everything unknown.
+    """Builds a record from plain containers, refusing everything unknown.
 
     Args:
-        cls: The dataclass to build.
+        cls: The record to build.
         values: A mapping, as `OmegaConf.to_container` returns it.
         where: The dotted path of ``values``, for messages.
         error: The exception to raise.
@@ -91,12 +92,12 @@ def decode(cls: type[T], values: object, where: str = "", error: type[DistprofEr
     """
     if not isinstance(values, Mapping):
         raise error(f"{where or 'the configuration'}: expected a group of keys, got {_show(where, values)}")
-    hints = _read_hints(cls)  # type: ignore[arg-type]
+    hints = _read_hints(cls)
     for key in values:
         if key not in hints:
             hint = suggest(str(key), hints) or f"; known keys: {', '.join(hints)}"
             raise error(f"{_join(where, key)}: unknown key{hint}")
-    required = {item.name for item in dataclasses.fields(cls) if _has_no_default(item)}  # type: ignore[arg-type]
+    required = {item.name for item in structs.fields(cls) if item.required}
     missing = [key for key in hints if (key in required and key not in values) or values.get(key) == "???"]
     if missing:
         raise error(f"{_join(where, missing[0])}: missing; give it a value: {_join(where, missing[0])}=...")
@@ -109,23 +110,23 @@ def list_keys(cls: type, where: str = "") -> Iterator[str]:
         name = _join(where, key)
         yield name
         for option in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
-            if dataclasses.is_dataclass(option):
-                yield from list_keys(option, name)  # type: ignore[arg-type]
+            if _is_record(option):
+                yield from list_keys(option, name)
 
 
 @functools.cache
 def _read_hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, cached, because Python recompiles their text at every request."""
+    """The types of a record's fields, cached, because Python recompiles their text at every request."""
     return get_type_hints(cls)
 
 
-def _has_no_default(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def _value(hint: Any, value: object, where: str, error: type[DistprofError]) -> object:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    groups: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
+    groups: list[Any] = [option for option in options if _is_record(option)]
     if len(groups) == 1:
         return None if value is None and type(None) in options else decode(groups[0], value, where, error)
     if groups:
@@ -151,9 +152,9 @@ def _chosen(groups: list[Any], value: object, where: str, error: type[DistprofEr
 
 
 def _read_row_type(hint: Any) -> Any:
-    """The dataclass in a tuple of any length. None: not such a tuple."""
+    """The record in a tuple of any length. None: not such a tuple."""
     held = get_args(hint)[0] if get_origin(hint) is tuple else None
-    return held if dataclasses.is_dataclass(held) else None
+    return held if _is_record(held) else None
 
 
 def _scalar(option: Any, value: object) -> tuple[bool, object]:

@@ -1,4 +1,4 @@
-"""The configuration: frozen dataclasses, decoded strictly from what Hydra composed.
+"""The configuration: records, decoded strictly from what Hydra composed.
 
 No torch here. `decode` refuses unknown keys and wrong types by name with a `UsageError` before any process group
 exists; `distprof.config.check` refuses combinations that cannot work.
@@ -6,16 +6,16 @@ exists; `distprof.config.check` refuses combinations that cannot work.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
+
+from msgspec import Struct
 
 from distprof.config.decode import decode
 
 __all__ = ["Config", "decode"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Struct, frozen=True, kw_only=True):
     vocab_size: int
     """Number of tokens the model knows."""
     layers: int
@@ -32,8 +32,7 @@ class ModelConfig:
     """gpt2: LayerNorm, GELU, learned positions, tied head. llama: RMSNorm, gated SiLU, rotary positions."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Struct, frozen=True, kw_only=True):
     mode: Literal["train", "forward_backward", "forward", "backward"]
     """How much of a step is run. backward: the step is the backward pass; its forward pass runs before it, untimed."""
     steps: int
@@ -61,22 +60,19 @@ class TrainConfig:
     model: ModelConfig
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SingleConfig:
+class SingleConfig(Struct, frozen=True, kw_only=True):
     name: Literal["single"]
     """One process, no wrapper."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DdpConfig:
+class DdpConfig(Struct, frozen=True, kw_only=True):
     name: Literal["ddp"]
     """DistributedDataParallel."""
     bucket_mb: float
     """Size of a gradient bucket in MiB."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FsdpConfig:
+class FsdpConfig(Struct, frozen=True, kw_only=True):
     name: Literal["fsdp"]
     """FSDP2, ``fully_shard`` by block."""
     reshard_after_forward: bool
@@ -85,8 +81,7 @@ class FsdpConfig:
     """How many copies of the model there are, each sharded over its share of the ranks. 1: FSDP; more: HSDP."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AccelerateConfig:
+class AccelerateConfig(Struct, frozen=True, kw_only=True):
     name: Literal["accelerate"]
     """Accelerate's own prepare, backward, clip and step."""
     wrap: Literal["ddp", "fsdp"]
@@ -96,8 +91,7 @@ class AccelerateConfig:
 StrategyConfig = SingleConfig | DdpConfig | FsdpConfig | AccelerateConfig
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelConfig:
+class ParallelConfig(Struct, frozen=True, kw_only=True):
     pp: int
     """Pipeline stages."""
     tp: int
@@ -117,14 +111,12 @@ class ParallelConfig:
         return max(grad_accum, self.pp) if self.micro_batches is None else self.micro_batches
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticDataConfig:
+class SyntheticDataConfig(Struct, frozen=True, kw_only=True):
     name: Literal["synthetic"]
     """Random tokens, made before the first step."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TextDataConfig:
+class TextDataConfig(Struct, frozen=True, kw_only=True):
     name: Literal["text"]
     """Bytes of UTF-8 text through a DataLoader."""
     path: str | None
@@ -140,8 +132,7 @@ class TextDataConfig:
 DataConfig = SyntheticDataConfig | TextDataConfig
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareConfig:
+class HardwareConfig(Struct, frozen=True, kw_only=True):
     peak: float | Literal["auto", "measure", "none"]
     """Peak FLOP/s of one device: a number, from the table (auto), measured at the start, or none."""
 
@@ -155,8 +146,7 @@ LOGGER_PACKAGES: dict[LoggerName, tuple[str, str]] = {
 """The package that it needs, and what to install for it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileConfig:
+class ProfileConfig(Struct, frozen=True, kw_only=True):
     level: Literal["off", "phases", "kernels", "modules"]
     """What is recorded. kernels: phases, and a torch.profiler window of a few steps. modules: phases, and a few steps
     in which the work and time of every module are taken."""
@@ -203,14 +193,12 @@ class ProfileConfig:
         return {"kernels": self.kernel_steps + 1, "modules": self.module_steps + 2}.get(self.level, 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NoLoggerConfig:
+class NoLoggerConfig(Struct, frozen=True, kw_only=True):
     name: Literal["none"]
     """The run folder only."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WandbConfig:
+class WandbConfig(Struct, frozen=True, kw_only=True):
     name: Literal["wandb"]
     """Weights & Biases, from rank 0."""
     project: str
@@ -228,8 +216,7 @@ class WandbConfig:
 LoggerConfig = NoLoggerConfig | WandbConfig
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class InjectConfig:
+class InjectConfig(Struct, frozen=True, kw_only=True):
     rank: int | None
     """The rank that is affected. None: no injection."""
     phase: Literal["data", "forward", "backward", "grad_norm", "optimizer"]
@@ -246,8 +233,7 @@ class InjectConfig:
     """What is late: the host sleeps, or a kernel spins on the GPU, whose host would hide a sleep by running ahead."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepConfig:
+class SweepConfig(Struct, frozen=True, kw_only=True):
     ranks: int | None
     """Ranks of a job of a sweep; may be swept. None: one per GPU, or one on a machine without."""
     timeout_s: float | None
@@ -258,8 +244,7 @@ class SweepConfig:
     """Each job of a sweep runs under Nsight Systems; its capture lies beside its run folder. May be swept."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """The whole configuration of a training job."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.arrays import FloatArray
 
@@ -65,8 +66,7 @@ class GpuSpan(NamedTuple):
     pcie_lanes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCaps:
+class GpuCaps(Struct, frozen=True, kw_only=True):
     """What a card can do, as of the last sample. None: it does not say."""
 
     sm_clock_mhz: int | None = None
@@ -78,8 +78,7 @@ class GpuCaps:
     """Whether it has a counter of energy; else its power was sampled and integrated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankGpu:
+class RankGpu(Struct, frozen=True, kw_only=True):
     """The spans of one rank's GPU."""
 
     caps: GpuCaps

@@ -11,7 +11,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Members = tuple[int, ...]
 MAX_AXES = 8
@@ -25,8 +26,7 @@ _MEGATRON = {
 _CAPITALS = re.compile(r"[A-Z0-9_]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankGroup:
+class RankGroup(Struct, frozen=True, kw_only=True):
     """A process group of some of the ranks."""
 
     name: str
@@ -35,8 +35,7 @@ class RankGroup:
     """Global ranks, by rank within the group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class Dimension(Struct, frozen=True, kw_only=True):
     """Groups that do the same for different ranks."""
 
     name: str
@@ -55,8 +54,7 @@ class Dimension:
         return {rank: place for group in self.groups for place, rank in enumerate(group)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
+class RankPlace(Struct, frozen=True, kw_only=True):
     """A rank's coordinates."""
 
     rank: int
@@ -64,8 +62,7 @@ class RankPlace:
     """Its place within its group of each axis."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class Mesh(Struct, frozen=True, kw_only=True):
     """The coordinates of ranks."""
 
     axes: tuple[str, ...]

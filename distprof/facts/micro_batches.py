@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
@@ -28,8 +29,7 @@ UNKNOWN = -1
 """A micro-batch, a stage, or another rank that is not known, or that an operation does not have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOperations:
+class RankOperations(Struct, frozen=True, kw_only=True):
     """The operations of one rank in the steps that were kept, one element each, in the order in which they began.
 
     Those since the step before, such as receiving the first micro-batch, belong to the step that follows. Times are on

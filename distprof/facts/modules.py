@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True, kw_only=True):
     """Bytes on one rank, by kind. None: not known."""
 
     parameters: int | None
@@ -30,11 +29,10 @@ class RankMemory:
         return sum(known) if len(known) == len(MEMORY_KINDS) else None
 
 
-MEMORY_KINDS = tuple(RankMemory.__dataclass_fields__)
+MEMORY_KINDS = tuple(RankMemory.__struct_fields__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTable:
+class ModuleTable(Struct, frozen=True, kw_only=True):
     """The modules of one rank by column, each module before its submodules; the first is the model itself."""
 
     rank: int

@@ -7,10 +7,10 @@ holds the facts alone. Whoever records a pipeline fills the same columns.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 
@@ -54,8 +54,7 @@ MEAN_KINDS = (Kind.FORWARD, Kind.BACKWARD, Kind.GC, Kind.OPTIMIZER)
 """Kinds that take their mean in an ideal job, for their durations have no waiting in them; others take their median."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
+class Operations(Struct, frozen=True, kw_only=True):
     """One row per operation, each column ``[num_operations]``, in any order.
 
     Clocks of the workers agree to within what a transfer is allowed to be below 0
@@ -88,7 +87,7 @@ class Operations:
 
     def choose(self, rows: IntArray | BoolArray) -> Operations:
         """Some of the operations, in the order of ``rows``."""
-        return Operations(**{name: getattr(self, name)[rows] for name in self.__slots__})
+        return Operations(**{name: getattr(self, name)[rows] for name in self.__struct_fields__})
 
     @property
     def num_stages(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 PROBES_SCHEMA = "distprof.probes/1.0"
 FIGURES = ("product_flops_per_s", "copy_bytes_per_s", "to_device_bytes_per_s", "device_copy_bytes_per_s")
@@ -11,8 +11,7 @@ PAIR_FIGURES = ("latency_ns", "there_bytes_per_s", "back_bytes_per_s")
 """Those of an exchange."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedRank:
+class ProbedRank(Struct, frozen=True, kw_only=True):
     """What a rank reached by itself while all others waited: a value per round, in order. Host clock.
 
     Empty: not measured, as of what needs a GPU on a CPU.
@@ -33,8 +32,7 @@ class ProbedRank:
     """From one place of the GPU's memory to another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedPair:
+class ProbedPair(Struct, frozen=True, kw_only=True):
     """What two ranks exchanged while all others waited: a value per round, in order. Host clock of ``rank``."""
 
     rank: int
@@ -48,8 +46,7 @@ class ProbedPair:
     """From ``peer`` to ``rank``, request included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspectProbes:
+class SuspectProbes(Struct, frozen=True, kw_only=True):
     """All that was measured, round by round; every round takes all ranks and pairs in turn."""
 
     device_type: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec import Struct, field
 
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.columns import COLUMN as COLUMN
@@ -108,8 +108,7 @@ def make_rows(num_ranks: int, num_steps: int) -> FloatArray:
     return np.moveaxis(np.full((ROW_WIDTH, num_ranks, num_steps), np.nan), 0, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSnapshot:
+class DeviceSnapshot(Struct, frozen=True, kw_only=True):
     """The state of a device before the first step. None: not measurable here."""
 
     name: str
@@ -124,8 +123,7 @@ class DeviceSnapshot:
     """Number of processes with memory on the device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """The peak FLOP/s of one device in the precision of the run."""
 
     flops_per_s: float | None
@@ -134,8 +132,7 @@ class Peak:
     """Where the number comes from, or how to supply one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankInfo:
+class RankInfo(Struct, frozen=True, kw_only=True):
     """Who a rank was, and how it ended."""
 
     rank: int
@@ -175,8 +172,7 @@ class RankInfo:
     seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """FLOPs of one micro-step of one rank; a multiply and an add count as two."""
 
     parameters: int
@@ -188,8 +184,7 @@ class Work:
     """``model_flops_per_micro_step`` from a formula instead of the dispatched operations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
+class ClockReading(Struct, frozen=True, kw_only=True):
     """One comparison of a rank's monotonic clock with rank 0's."""
 
     rank: int
@@ -201,8 +196,7 @@ class ClockReading:
     """The error is at most this: half the shortest round trip. 0: the ranks share the clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReading:
+class LinkReading(Struct, frozen=True, kw_only=True):
     """The bandwidth between rank 0's host and another, of one probe."""
 
     rank: int
@@ -214,8 +208,7 @@ class LinkReading:
     """The backend that moved the data, which chooses the network."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """Which start of a job by torchrun's agents this is; they may start its ranks again, and more or fewer of them."""
 
     agents: tuple[str, ...]
@@ -230,8 +223,7 @@ class Launch:
     """Whether no rank had had a step when it was made: ranks of the same start may make another one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMeta:
+class RunMeta(Struct, frozen=True, kw_only=True):
     """Facts about the whole job."""
 
     run_id: str
@@ -267,8 +259,7 @@ class RunMeta:
     """None: the ranks were not started by torchrun's agents, or it is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
+class Collectives(Struct, frozen=True, kw_only=True):
     """The collectives that one process group issues in each of some steps, matched across its ranks.
 
     Matched on (group, step, index in the group's order, kind, bytes), or on (group, number). Steps in which the ranks
@@ -313,8 +304,7 @@ class Collectives:
         return bool(np.isfinite(self.end_ns).any())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """The facts of one job, as columns."""
 
     meta: RunMeta
@@ -380,8 +370,7 @@ class Run:
         return recorded if recorded.any() else whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segments:
+class Segments(Struct, frozen=True, kw_only=True):
     """The segments of one step of one rank on the host clock, in order."""
 
     begin_ns: int

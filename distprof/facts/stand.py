@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 MAX_GROUPS = 16
 """Process groups in the state of a rank, the ones with pending collectives first."""
@@ -13,8 +14,7 @@ MAX_STOPPED = 16
 """Stopped ranks of its host there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Pending(Struct, frozen=True, kw_only=True):
     """The oldest collective of a process group that a rank has issued and that has not ended."""
 
     number: int
@@ -27,8 +27,7 @@ class Pending:
     """How long ago it was issued. None: not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message between two ranks that a rank waits for."""
 
     kind: Literal["send", "recv"]
@@ -37,8 +36,7 @@ class Message:
     """The global rank that it sends to, or receives from. None: any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedRank:
+class StoppedRank(Struct, frozen=True, kw_only=True):
     """A rank whose process was stopped, as another one saw it."""
 
     rank: int
@@ -48,8 +46,7 @@ class StoppedRank:
     """As `RankState.where`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
+class GroupState(Struct, frozen=True, kw_only=True):
     """How far a rank is in the collectives of one process group."""
 
     group: str
@@ -63,8 +60,7 @@ class GroupState:
     pending: Pending | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
+class RankState(Struct, frozen=True, kw_only=True):
     """The state of one rank."""
 
     source: Literal["ring", "none", "place"]

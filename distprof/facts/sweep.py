@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 SweepStatus = Literal[
     "waiting", "running", "completed", "failed", "out of memory", "timed out", "refused", "interrupted"
@@ -12,8 +13,7 @@ SweepStatus = Literal[
 """refused: its configuration cannot work, and it was not started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepJob:
+class SweepJob(Struct, frozen=True, kw_only=True):
     """One job of a sweep."""
 
     number: int
@@ -34,8 +34,7 @@ class SweepJob:
     """Its run folder, relative to the sweep's. None: it has not started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """The jobs of one command line."""
 
     name: str

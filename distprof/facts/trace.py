@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from distprof.facts.arrays import IntArray
 
@@ -47,8 +48,7 @@ class RangeStyle(enum.IntEnum):
     """May end on a different thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activities:
+class Activities(Struct, frozen=True, kw_only=True):
     """What ran on the device, ``[num_activities]`` each, in order of begin."""
 
     begin_ns: IntArray
@@ -76,8 +76,7 @@ class Activities:
     """A collective's number within its process group, the same on all ranks. None: the tool does not record it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class Calls(Struct, frozen=True, kw_only=True):
     """Calls made by host threads, ``[num_calls]`` each, in order of begin."""
 
     begin_ns: IntArray
@@ -86,8 +85,7 @@ class Calls:
     thread: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operators(Calls):
+class Operators(Calls, frozen=True, kw_only=True):
     """Operators of the framework, with what autograd says about them."""
 
     sequence: IntArray | None = None
@@ -97,8 +95,7 @@ class Operators(Calls):
     """Of an autograd node in backward, a number above 0 for the thread that made it, which is no system's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
+class Ranges(Struct, frozen=True, kw_only=True):
     """Named ranges of the host, ``[num_ranges]`` each, in order of begin, outer before inner ranges."""
 
     begin_ns: IntArray
@@ -117,8 +114,7 @@ class Ranges:
     no such ranges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceHead:
+class TraceHead(Struct, frozen=True, kw_only=True):
     """Which process was traced, and by which tool."""
 
     path: str
@@ -158,8 +154,7 @@ class TraceHead:
     """What was dropped, clamped or unreadable, and how often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """One process as a tool recorded it."""
 
     head: TraceHead

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from distprof.facts.arrays import IntArray
 from distprof.facts.trace import TraceHead
@@ -34,8 +35,7 @@ class Category(enum.StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTime:
+class DeviceTime(Struct, frozen=True, kw_only=True):
     """Where the device's time went. ``compute + memory`` and the four kinds of ``idle`` add up to the span exactly."""
 
     span_ns: int
@@ -72,8 +72,7 @@ class DeviceState(enum.StrEnum):
 DEVICE_STATES: tuple[DeviceState, ...] = tuple(DeviceState)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLane:
+class DeviceLane(Struct, frozen=True, kw_only=True):
     """What the device did in one step, as finely as can be drawn."""
 
     begin_ns: int
@@ -85,8 +84,7 @@ class DeviceLane:
     as many as it took time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSlices:
+class DeviceSlices(Struct, frozen=True, kw_only=True):
     """The first kernels and copies of a device, as many as a timeline shows, ``[num_slices]`` each, by begin."""
 
     step: int
@@ -116,8 +114,7 @@ class HostState(enum.StrEnum):
     """Nothing that the trace shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchGap:
+class LaunchGap(Struct, frozen=True, kw_only=True):
     """A time in which the device idled although its next activity had been launched."""
 
     length_ns: int
@@ -128,8 +125,7 @@ class LaunchGap:
     """Whether that activity is a node of a CUDA graph, or a whole one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchGaps:
+class LaunchGaps(Struct, frozen=True, kw_only=True):
     """The launch gaps in the window, which together are `DeviceTime.idle_launch_ns`."""
 
     count: int
@@ -146,8 +142,7 @@ class LaunchGaps:
     """Whether all that the device does in the trace is on one stream, which then waits for no other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLength:
+class QueueLength(Struct, frozen=True, kw_only=True):
     """Activities launched and not yet finished, on all streams together, over the window."""
 
     mean: float
@@ -156,8 +151,7 @@ class QueueLength:
     """Share of the window in which no launched activity was unfinished."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTotal:
+class KernelTotal(Struct, frozen=True, kw_only=True):
     """All launches of one kernel, or all copies of one kind, in the window."""
 
     name: str
@@ -173,8 +167,7 @@ class KernelTotal:
     """Launches shorter than `distprof.traces.reduce.kernels.SMALL_NS`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTotal:
+class CopyTotal(Struct, frozen=True, kw_only=True):
     """Copies of one direction in the window."""
 
     direction: str
@@ -186,8 +179,7 @@ class CopyTotal:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncTotal:
+class SyncTotal(Struct, frozen=True, kw_only=True):
     """Host calls that wait for the device, in the window."""
 
     name: str
@@ -195,8 +187,7 @@ class SyncTotal:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeTotal:
+class RangeTotal(Struct, frozen=True, kw_only=True):
     """All instances of one named range; ``step#7``, ``step#8`` and so on are counted as ``step#*``.
 
     Host time is how long the range was open; GPU time is what it launched.
@@ -233,8 +224,7 @@ StageNs = tuple[int, int, int]
 """Time in forward, in backward, and in forward that backward repeats."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTotal:
+class ModuleTotal(Struct, frozen=True, kw_only=True):
     """All calls of one module in the window, and what backward does for them.
 
     *Self* is what runs outside of its submodules; *total* includes them. Both add up.
@@ -257,8 +247,7 @@ class ModuleTotal:
     total_device_ns: StageNs | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
+class TraceSummary(Struct, frozen=True, kw_only=True):
     """One rank's trace, reduced."""
 
     head: TraceHead

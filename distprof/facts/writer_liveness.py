@@ -6,16 +6,16 @@ import fcntl
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 _LATEST_S = 253_402_300_799.0
 """The end of the year 9999: a file system may report times beyond any date."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastWrite:
+class LastWrite(Struct, frozen=True, kw_only=True):
     """When a file without an end record was last written, as of reading it."""
 
     at_utc: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct, field
 from torch import nn
 
 WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module"})
@@ -14,8 +13,7 @@ HOLDERS = frozenset({"DistributedDataParallel", "DataParallel", COMPILED, "Fully
 """Classes that hold a model in an attribute and add nothing of their own."""
 
 
-@dataclass(slots=True)
-class NamedModule:
+class NamedModule(Struct):
     """One module of a model."""
 
     module: nn.Module

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from distprof.facts.arrays import FloatArray
@@ -98,7 +98,7 @@ def profile_model(
     return (
         report
         if unallocated is None
-        else dataclasses.replace(report, device="meta", notes=(*report.notes, *unallocated.notes))
+        else structs.replace(report, device="meta", notes=(*report.notes, *unallocated.notes))
     )
 
 

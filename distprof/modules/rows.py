@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from torch import Tensor
 
 from distprof.modules.calls import ModulePass
@@ -18,8 +18,7 @@ PathRows = Sequence[tuple[int, ...]]
 ByPath = Mapping[tuple[int, ModulePass], float]
 
 
-@dataclass(slots=True)
-class Found:
+class Found(Struct):
     """What was seen of a module's calls."""
 
     calls: int
@@ -27,8 +26,7 @@ class Found:
     shapes: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(Struct, frozen=True):
     """A quantity by row, by stage: outside of submodules, and with them."""
 
     own: list[dict[ModulePass, float]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
@@ -81,7 +82,7 @@ def describe_job(folder: Path, *, strategy: str | None, precision: str | None) -
     """
     require_own(folder / "run.json")
     meta = read_meta(folder)
-    known = dataclasses.replace(meta, strategy=strategy or meta.strategy, precision=precision or meta.precision)
+    known = structs.replace(meta, strategy=strategy or meta.strategy, precision=precision or meta.precision)
     if known != meta:
         write_meta(folder, known)
 

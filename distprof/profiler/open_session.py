@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import json
 import os
@@ -15,6 +14,7 @@ from types import NoneType
 from typing import Any
 
 import torch.distributed as dist
+from msgspec import structs
 from torch import nn
 
 from distprof.config.check import check_profile
@@ -24,6 +24,7 @@ from distprof.config.schema import HardwareConfig, ProfileConfig, decode
 from distprof.config.suggest import suggest
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DistprofError, UsageError, describe_error
+from distprof.facts.plain import make_plain
 from distprof.facts.run import Work
 from distprof.profiler.job import exit_guard
 from distprof.profiler.job.agreement import STAND_BY_S, NotAllHere, Rendezvous
@@ -120,7 +121,7 @@ def start(
         name=str(name), strategy=strategy, precision=precision, work=work, hardware=hardware,
         runs_dir=str(Path(runs_dir).absolute()),  # the script may go to another folder
         run_dir=None if run_dir is None else str(Path(run_dir).absolute()),
-        config={**_make_plain(config), "profile": dataclasses.asdict(profile_config), "script": sys.argv[0]},
+        config={**_make_plain(config), "profile": make_plain(profile_config), "script": sys.argv[0]},
     )  # fmt: skip
     session = OwnSession(plan, profile_config, warmup_steps=warmup_steps, find=find, live=live)
     _open.append(session)
@@ -129,7 +130,7 @@ def start(
 
 def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
     own = [name for name, item in inspect.signature(start).parameters.items() if item.kind is not item.VAR_KEYWORD]
-    known = [*own, "peak", *(field.name for field in dataclasses.fields(ProfileConfig))]
+    known = [*own, "peak", *ProfileConfig.__struct_fields__]
     for key in given:
         if key not in known:
             raise UsageError(f"{key}: unknown key{suggest(key, known) or '; known keys: ' + ', '.join(known)}")
@@ -267,7 +268,7 @@ class OwnSession(Session):
         plan = self._plan
         if (alone := _read_lonely_rank(world)) is not None:
             own_dir = plan.run_dir and f"{plan.run_dir}-rank{alone}"
-            plan = dataclasses.replace(plan, name=f"{plan.name}-rank{alone}", run_dir=own_dir)
+            plan = structs.replace(plan, name=f"{plan.name}-rank{alone}", run_dir=own_dir)
             self.warn_once(
                 "torch.distributed is not initialised at the first step: each process is reported alone, in a run "
                 "folder of its own"
@@ -276,7 +277,7 @@ class OwnSession(Session):
         strategy, precision = self._describe(world.size)
         config = describe_wrapping(self.models) | {**plan.config}
         return start_profiler(
-            world, dataclasses.replace(plan, strategy=strategy, precision=precision, config=config), self._profile,
+            world, structs.replace(plan, strategy=strategy, precision=precision, config=config), self._profile,
             print_line=print_to_stderr, host=self._host, rendezvous=self._rendezvous,
             failed=self._hear_failure,
         )  # fmt: skip

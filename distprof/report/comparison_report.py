@@ -5,9 +5,10 @@ What is kept of a run is small: a named baseline is these figures as JSON. ``Non
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Literal
+
+from msgspec import Struct
 
 SCHEMA = "distprof.comparison/1"
 Scope = Literal["step", "part", "phase", "rank", "collective", "module", "kernel", "job"]
@@ -18,8 +19,7 @@ CompareVerdict = Literal["better", "worse", "no difference", "inconclusive", "to
 LimitVerdict = Literal["within", "over", "inconclusive"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Average:
+class Average(Struct, frozen=True, kw_only=True):
     """The average of a time over the steps of one run, and how sure it is."""
 
     value_ns: float
@@ -31,8 +31,7 @@ class Average:
     """From step to step. None: too few steps to tell."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """One time of one run, per step."""
 
     scope: Scope
@@ -49,8 +48,7 @@ class Figure:
     """The mean of the middle half of the steps, which rare long steps do not move. None: too few steps."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
+class RunFigures(Struct, frozen=True, kw_only=True):
     """What a comparison keeps of a run, or of a sweep."""
 
     name: str
@@ -69,8 +67,7 @@ class RunFigures:
         return self.figures[0]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedAverage:
+class ComparedAverage(Struct, frozen=True, kw_only=True):
     """One average on both sides, over the runs of each."""
 
     base_ns: float
@@ -85,8 +82,7 @@ class ComparedAverage:
     verdict: CompareVerdict
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedTime:
+class ComparedTime(Struct, frozen=True, kw_only=True):
     """One time on both sides."""
 
     scope: Scope
@@ -104,8 +100,7 @@ class ComparedTime:
     """Of the mean or, where that shows no difference, of the usual time, if that shows one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One thing that is not the same on both sides."""
 
     group: str
@@ -117,8 +112,7 @@ class Change:
     new: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WaterfallPart:
+class WaterfallPart(Struct, frozen=True, kw_only=True):
     """A part of the step, and what it adds to the difference."""
 
     name: str
@@ -128,8 +122,7 @@ class WaterfallPart:
     """Whole ns; over all parts they sum to the difference of the rounded mean steps exactly."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """The runs of one side."""
 
     names: tuple[str, ...]
@@ -140,8 +133,7 @@ class Side:
     """Mean step of each run."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonReport:
+class ComparisonReport(Struct, frozen=True, kw_only=True):
     """Everything that distprof concludes about two sides."""
 
     schema: str

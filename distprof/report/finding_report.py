@@ -3,9 +3,10 @@ report."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 
 class MissingData(enum.StrEnum):
@@ -46,8 +47,7 @@ class MissingData(enum.StrEnum):
     CALLS_TOO_LONG = "calls longer than steps", "calls that wait, on {ranks}, take longer than the steps"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceItem:
+class EvidenceItem(Struct, frozen=True, kw_only=True):
     """Numbers of one kernel, call, kind of copy or range that a finding is based on."""
 
     label: str
@@ -62,8 +62,7 @@ class EvidenceItem:
     """By name, which ends in the unit: ``_ns``, ``_ratio``, ``_bytes``, ``_count`` or ``_factor``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Something worth changing, or worth knowing before drawing conclusions."""
 
     rule: str
@@ -74,9 +73,9 @@ class Finding:
     """The ranks concerned, the worst first."""
     ranks_checked: int
     """How many ranks had the data for the rule."""
-    by_rank: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """What the rule looks at, by position in ``ranks``; named as ``facts`` are."""
-    facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
     """Other numbers, of the worst rank unless they concern all; named as those of an `EvidenceItem`. What is not
     measured is left out."""
     per_step: bool = True
@@ -87,8 +86,7 @@ class Finding:
     """The most important first."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NotChecked:
+class NotChecked(Struct, frozen=True, kw_only=True):
     """A rule that lacked its data."""
 
     rule: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
+
+from msgspec import Struct
 
 HowEnded = Literal["no record", "abrupt", "silent", "failed", "cut off", "terminated", "running", "completed"]
 """No record: the rank has no stream. Abrupt: its stream has no end, and no process writes it any more. Silent: its
@@ -11,8 +12,7 @@ stream has no end, and whether a process writes it is not known. Cut off: it fai
 others as in ``ranks``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationEnd:
+class GenerationEnd(Struct, frozen=True, kw_only=True):
     """Ranks that ended alike."""
 
     how: HowEnded
@@ -23,8 +23,7 @@ class GenerationEnd:
     """The last line of the first rank's error; None: there was none."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationReport:
+class GenerationReport(Struct, frozen=True, kw_only=True):
     """One start of the job's ranks by torchrun's agents."""
 
     number: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReport:
+class GpuReport(Struct, frozen=True, kw_only=True):
     """The GPU of one rank in the measured steps during which it was sampled, with the time between them."""
 
     rank: int
@@ -42,8 +41,7 @@ class GpuReport:
     """What card and slot could have."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpusReport:
+class GpusReport(Struct, frozen=True, kw_only=True):
     """The GPUs of the job, each counted once."""
 
     num_gpus: int

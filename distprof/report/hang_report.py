@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
+
+from msgspec import Struct
 
 StandState = Literal["stands", "stopped", "silent", "gone", "unknown", "completed", "failed", "terminated", "missing"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PendingReport:
+class PendingReport(Struct, frozen=True, kw_only=True):
     """A collective that ranks wait in."""
 
     kind: str
@@ -22,8 +22,7 @@ class PendingReport:
     """The process group: "default", or its description and name."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RankStateReport:
+class RankStateReport(Struct, frozen=True, kw_only=True):
     """Ranks that stand at the same place."""
 
     ranks: tuple[int, ...]
@@ -53,8 +52,7 @@ class RankStateReport:
     """Frames of the training thread, the innermost first. Empty: not known."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HangReport:
+class HangReport(Struct, frozen=True, kw_only=True):
     """Ranks whose steps stopped ending, and whom they wait for."""
 
     kind: Literal["absent", "circle", "mismatch", "together", "elsewhere"]

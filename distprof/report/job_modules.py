@@ -5,14 +5,13 @@ Times are of a step: of all its micro-steps. They come from a few steps of their
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 from distprof.report.module_report import ModuleFlops
 from distprof.report.wait_report import Spread
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobModule:
+class JobModule(Struct, frozen=True, kw_only=True):
     """One module, submodules included."""
 
     name: str
@@ -44,8 +43,7 @@ class JobModule:
         return self.kind, self.calls, self.own_parameters, self.parameters, self.held_parameters, self.flops
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryKind:
+class MemoryKind(Struct, frozen=True, kw_only=True):
     """What the tensors of one kind take on each rank."""
 
     kind: str
@@ -57,8 +55,7 @@ class MemoryKind:
     """In the counted step."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobModules:
+class JobModules(Struct, frozen=True, kw_only=True):
     """The modules of the model, and what it cost to look at them."""
 
     model: str

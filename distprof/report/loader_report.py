@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 
 class LoaderLimit(enum.StrEnum):
@@ -19,8 +20,7 @@ class LoaderLimit(enum.StrEnum):
     """Batches are ready, and have yet to be copied into pinned memory."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SlowLoader:
+class SlowLoader(Struct, frozen=True, kw_only=True):
     """The loader of the rank that is named, or of the median rank, in the steps in which the cause acts."""
 
     workers: int

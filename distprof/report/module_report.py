@@ -6,14 +6,16 @@ that is called from several others, or under several names, has one row; its tot
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+
+from msgspec import Struct
+
+from distprof.facts.plain import make_plain
 
 SCHEMA = "distprof.modules/1"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFlops:
+class ModuleFlops(Struct, frozen=True, kw_only=True):
     """FLOPs; a multiply and an add are two. Counted from what torch dispatches, never as a multiple of forward."""
 
     forward: int = 0
@@ -35,8 +37,7 @@ class ModuleFlops:
         )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(Struct, frozen=True, kw_only=True):
     """Time by one clock, ns per pass, median over the timed passes."""
 
     forward_ns: float | None = None
@@ -44,8 +45,7 @@ class Taken:
     recomputed_ns: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleRow:
+class ModuleRow(Struct, frozen=True, kw_only=True):
     """One module."""
 
     name: str
@@ -91,8 +91,7 @@ class ModuleRow:
         )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleReport:
+class ModuleReport(Struct, frozen=True, kw_only=True):
     """One model, one pass."""
 
     model: str
@@ -120,4 +119,4 @@ class ModuleReport:
 
     def to_json(self) -> dict[str, Any]:
         """The object for a JSON file."""
-        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+        return {"schema": SCHEMA, **make_plain(self)}

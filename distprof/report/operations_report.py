@@ -5,10 +5,12 @@ Made by `distprof.analyze.pipeline.report_operations`. Times are in nanoseconds;
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import Any
 
+from msgspec import Struct
+
+from distprof.facts.plain import make_plain
 from distprof.report.step_timeline import StepTimeline
 from distprof.report.wait_report import Estimate
 
@@ -35,8 +37,7 @@ class PipelineCauseKind(enum.StrEnum):
     """Python's garbage collector, which runs in different steps on different workers."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineCause:
+class PipelineCause(Struct, frozen=True, kw_only=True):
     """A cause with what it costs, by a replay without it."""
 
     kind: PipelineCauseKind
@@ -68,8 +69,7 @@ class PipelineCause:
     """Of a rank that is held up: by how much longer it takes in a step. None: another cause."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSlowdown:
+class PipelineSlowdown(Struct, frozen=True, kw_only=True):
     """What the operations of one replica, stage, worker or kind cost beside ideal others."""
 
     by: str
@@ -79,8 +79,7 @@ class PipelineSlowdown:
     """The ideal job in which only these operations keep their recorded durations, over the ideal job."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BubbleReport:
+class BubbleReport(Struct, frozen=True, kw_only=True):
     """How long stages idle between the first forward and the last backward of their replica, over how long they compute
     there: means over workers and steps."""
 
@@ -96,8 +95,7 @@ class BubbleReport:
     """What is measured beyond that, at least 0: waiting, which has a cause."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineWhatIf:
+class PipelineWhatIf(Struct, frozen=True, kw_only=True):
     """By how much steps would be shorter if something were otherwise."""
 
     name: str
@@ -105,8 +103,7 @@ class PipelineWhatIf:
     """As a share of the step as recorded."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StageReport:
+class StageReport(Struct, frozen=True, kw_only=True):
     """A stage: means over replicas, micro-batches and steps."""
 
     stage: int
@@ -117,8 +114,7 @@ class StageReport:
     None: there is no other stage."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OperationsReport:
+class OperationsReport(Struct, frozen=True, kw_only=True):
     """Everything that distprof concludes about a table of operations."""
 
     schema: str
@@ -165,4 +161,4 @@ class OperationsReport:
 
 def to_plain_operations(report: OperationsReport) -> dict[str, Any]:
     """The report as JSON-ready containers."""
-    return dataclasses.asdict(report)
+    return make_plain(report)

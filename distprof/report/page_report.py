@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepBlocks:
+class StepBlocks(Struct, frozen=True, kw_only=True):
     """Means by blocks of steps, ns; NaN: not measured in the block."""
 
     columns_each: int
@@ -20,8 +20,7 @@ class StepBlocks:
     """By quantity, ``[num_rows, num_blocks]``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WhoWaits:
+class WhoWaits(Struct, frozen=True, kw_only=True):
     """Who stands still in collectives, and who came last to them."""
 
     last: tuple[int | None, ...]
@@ -38,8 +37,7 @@ class WhoWaits:
     """
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PageReport:
+class PageReport(Struct, frozen=True, kw_only=True):
     """Times on the headline's clock, ns; NaN: not measured. It is no part of ``report.json``."""
 
     clock: str

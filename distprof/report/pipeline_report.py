@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 from distprof.report.operations_report import PipelineCause
 
@@ -10,8 +10,7 @@ MOST_ERROR_RATIO = 0.05
 """By how much replayed steps may differ from the recorded ones."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRankReport:
+class PipelineRankReport(Struct, frozen=True, kw_only=True):
     """What one rank does in a step of a pipeline, means per step, ns."""
 
     rank: int
@@ -50,8 +49,7 @@ class PipelineRankReport:
     """Steps behind these means."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineReport:
+class PipelineReport(Struct, frozen=True, kw_only=True):
     """A pipeline: what its stages do for each micro-batch, and how long they stand still."""
 
     clock: str

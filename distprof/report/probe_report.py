@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 
 class ProbedPart(enum.StrEnum):
@@ -19,8 +20,7 @@ class ProbedPart(enum.StrEnum):
     """What moves data between the rank and others."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeFigure:
+class ProbeFigure(Struct, frozen=True, kw_only=True):
     """Of the rounds of one measurement."""
 
     median: float
@@ -31,8 +31,7 @@ class ProbeFigure:
     """The upper quartile."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedRankReport:
+class ProbedRankReport(Struct, frozen=True, kw_only=True):
     """A rank by itself, on the host clock."""
 
     rank: int
@@ -53,8 +52,7 @@ class ProbedRankReport:
     """Within the GPU's memory."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedPairReport:
+class ProbedPairReport(Struct, frozen=True, kw_only=True):
     """An exchange between two ranks, on the host clock of the lower one."""
 
     rank: int
@@ -69,8 +67,7 @@ class ProbedPairReport:
     """To the lower rank."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeFinding:
+class ProbeFinding(Struct, frozen=True, kw_only=True):
     """A difference beyond what repeats and references show among themselves."""
 
     part: ProbedPart
@@ -93,8 +90,7 @@ class ProbeFinding:
     """Further measurements in which it falls short."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeReport:
+class ProbeReport(Struct, frozen=True, kw_only=True):
     """What ``distprof doctor --suspects`` measured and concludes."""
 
     device_type: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
+
+from msgspec import Struct
 
 from distprof.facts.run import Clock
 from distprof.facts.stand import RankState
@@ -11,8 +12,7 @@ from distprof.facts.stand import RankState
 RankEnd = Literal["running", "completed", "failed", "terminated", "gone", "unknown"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RankProgress:
+class RankProgress(Struct, frozen=True, kw_only=True):
     """One rank."""
 
     rank: int
@@ -33,8 +33,7 @@ class RankProgress:
     """By phase, as in `distprof.facts.run.PHASES`."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """The job."""
 
     name: str

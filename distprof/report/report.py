@@ -7,9 +7,10 @@ Made by `distprof.analyze` from a `distprof.facts.run.Run`; plain numbers only, 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from distprof.facts.writer_liveness import LastWrite
 from distprof.report.generation_report import GenerationReport
@@ -36,8 +37,7 @@ from distprof.report.wait_report import (
 SCHEMA = "distprof.report/2"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceClockReport:
+class DeviceClockReport(Struct, frozen=True, kw_only=True):
     """A rank's device clock compared with its host's, and with rank 0's host clock."""
 
     rank: int
@@ -61,8 +61,7 @@ class DeviceClockReport:
     """Whether that gap is within both ranks' bounds and the skew of such ends, 20 us."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BandwidthReport:
+class BandwidthReport(Struct, frozen=True, kw_only=True):
     """Collectives of one kind and size in one process group, on the device clock; bandwidth as nccl-tests define it."""
 
     group: str
@@ -92,8 +91,7 @@ class BandwidthReport:
     """Number of ranks of the group whose collectives were not recorded."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseReport:
+class PhaseReport(Struct, frozen=True, kw_only=True):
     """One phase on one clock. Means over the measured steps, which add up to the step."""
 
     phase: str
@@ -111,8 +109,7 @@ class PhaseReport:
     """The phase summed over ranks, over the step summed over ranks: of the ranks that measured every phase here."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
+class StepReport(Struct, frozen=True, kw_only=True):
     """The step on one clock."""
 
     clock: str
@@ -125,8 +122,7 @@ class StepReport:
     """Largest |sum of phases - step| / step over all ranks and steps."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BetweenPart:
+class BetweenPart(Struct, frozen=True, kw_only=True):
     """One part of the time between steps."""
 
     part: str
@@ -140,8 +136,7 @@ class BetweenPart:
     """The part summed over ranks, over the cycle summed over ranks."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BetweenReport:
+class BetweenReport(Struct, frozen=True, kw_only=True):
     """The time from the end of each step to the begin of the next, host clock: no part of any step."""
 
     parts: tuple[BetweenPart, ...]
@@ -158,8 +153,7 @@ class BetweenReport:
     """Measured steps that follow a measured one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class BusiestRank:
+class BusiestRank(Struct, frozen=True, kw_only=True):
     """The rank with the most own time, which is time outside exposed communication; the others may wait for it."""
 
     rank: int
@@ -176,8 +170,7 @@ class BusiestRank:
     """Own time in that phase, without waits inside it, less the median of the other ranks'."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class Headline(Struct, frozen=True, kw_only=True):
     """The job in a few numbers."""
 
     clock: str
@@ -207,8 +200,7 @@ class Headline:
     """None with fewer than two ranks."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationReport:
+class CommunicationReport(Struct, frozen=True, kw_only=True):
     """One kind of collective, per step, by position in ``Report.ranks``."""
 
     kind: str
@@ -232,8 +224,7 @@ class CommunicationReport:
     """``busy_device_ns`` less ``exposed_device_ns``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RankReport:
+class RankReport(Struct, frozen=True, kw_only=True):
     """One rank: what it ran on, what it reached, and how it ended."""
 
     rank: int
@@ -301,8 +292,7 @@ class RankReport:
     """Steps measured and not written, because the writer fell behind or the disk was full."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionReport:
+class DimensionReport(Struct, frozen=True, kw_only=True):
     """Process groups of one size that do not overlap and do the same for different ranks."""
 
     name: str
@@ -315,8 +305,7 @@ class DimensionReport:
     """Number of groups."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MeshReport:
+class MeshReport(Struct, frozen=True, kw_only=True):
     """How the ranks are grouped, and where each of them is."""
 
     axes: tuple[str, ...]
@@ -327,8 +316,7 @@ class MeshReport:
     """Every dimension that is known: those of the axes, products of them, and those without a name."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FlopsReport:
+class FlopsReport(Struct, frozen=True, kw_only=True):
     """FLOPs per optimizer step of one rank."""
 
     parameters: int
@@ -344,8 +332,7 @@ class FlopsReport:
     """|counted - analytic| / analytic, of the model FLOPs."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
+class Coverage(Struct, frozen=True, kw_only=True):
     """What the numbers are based on."""
 
     complete: bool
@@ -374,8 +361,7 @@ class Coverage:
     """What was shortened, damaged or not measured, and why."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """Everything that distprof concludes about a run."""
 
     schema: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 
+from msgspec import Struct
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingReport:
+
+class SchedulingReport(Struct, frozen=True, kw_only=True):
     """How a rank's training thread got a core, in the measured steps, as its kernel counts it. The backward pass of a
     model on a GPU runs on other threads. None: not read."""
 
@@ -44,8 +44,7 @@ class OffCpuReason(enum.StrEnum):
     """None of these: other processes run there."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OffCpu:
+class OffCpu(Struct, frozen=True, kw_only=True):
     """A training thread that was ready and had no core, which explains half or more of what its rank is late by."""
 
     wait_ns: float

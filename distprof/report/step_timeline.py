@@ -6,8 +6,9 @@ rank's clock is not known against that one, its lane begins at its own first tim
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 WAIT = "wait"
 """Standing still for another rank, where that was recorded apart from the phases."""
@@ -24,8 +25,7 @@ class StepChoice(enum.StrEnum):
     """The longest measured step."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineBlocks:
+class TimelineBlocks(Struct, frozen=True, kw_only=True):
     """Stretches of time of one lane, one element each, in order and without overlap."""
 
     kinds: tuple[str, ...]
@@ -42,8 +42,7 @@ class TimelineBlocks:
     """How many short stretches it stands for: 1 is itself, more are drawn as one of the kind with the most time."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineLane:
+class TimelineLane(Struct, frozen=True, kw_only=True):
     """One row of the picture."""
 
     rank: int | None
@@ -58,8 +57,7 @@ class TimelineLane:
     """What its device did, of a trace. None: there is no trace, or it shows no device."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineCollective:
+class TimelineCollective(Struct, frozen=True, kw_only=True):
     """One collective of the step, on the lanes of its members; by position in ``lanes``."""
 
     group: str
@@ -77,8 +75,7 @@ class TimelineCollective:
     known."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineTransfers:
+class TimelineTransfers(Struct, frozen=True, kw_only=True):
     """What one lane sent to another, one element each."""
 
     sources: tuple[int, ...]
@@ -93,8 +90,7 @@ class TimelineTransfers:
     """Whether it is a gradient; else an activation."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeline:
+class StepTimeline(Struct, frozen=True, kw_only=True):
     """One step of all ranks or, of many, of those that stand out and of some others."""
 
     choice: StepChoice
@@ -125,8 +121,7 @@ class StepTimeline:
     """Sends that are not shown, because there are too many."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LongStep:
+class LongStep(Struct, frozen=True, kw_only=True):
     """One of the longest steps, and what took longer in it than usual."""
 
     step: int

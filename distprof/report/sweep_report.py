@@ -6,16 +6,16 @@ Made by `distprof.analyze.predict.sweep` from a `distprof.facts.sweep.Sweep` and
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+from msgspec import Struct
 
 from distprof.facts.sweep import SweepStatus
 
 SCHEMA = "distprof.sweep_report/1"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
+class SweepRow(Struct, frozen=True, kw_only=True):
     """One job. Its statistics are of the measured steps, without warm-up, by elapsed time."""
 
     number: int
@@ -49,8 +49,7 @@ class SweepRow:
     """Of all ranks, in steps."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRatio:
+class SweepRatio(Struct, frozen=True, kw_only=True):
     """How many times as much, with its 95 % interval."""
 
     value: float
@@ -59,8 +58,7 @@ class SweepRatio:
     high: float | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPair:
+class SweepPair(Struct, frozen=True, kw_only=True):
     """Two completed jobs that differ in one swept key only."""
 
     key: str
@@ -83,8 +81,7 @@ class SweepPair:
     """``time`` as the job with ``base`` predicts it. None: there is no forecast."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepEffect:
+class SweepEffect(Struct, frozen=True, kw_only=True):
     """What a value of a swept key did, over all its pairs."""
 
     key: str
@@ -108,8 +105,7 @@ class SweepEffect:
     """Geometric mean over the pairs; an interval where there is one pair. None: some pair has no forecast."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SweepReport:
+class SweepReport(Struct, frozen=True, kw_only=True):
     """Everything that distprof concludes about a sweep."""
 
     schema: str

@@ -5,14 +5,13 @@ Times are ns on the traces' clocks, over the window that `distprof.facts.trace_s
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import Struct
 
 from distprof.report.finding_report import Finding, NotChecked
 from distprof.report.wait_report import Spread
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceReport:
+class DeviceReport(Struct, frozen=True, kw_only=True):
     """One rank's device: per step if ``steps`` is above 0, else over the whole trace."""
 
     rank: int
@@ -50,8 +49,7 @@ class DeviceReport:
     """Share of the time in which no launched activity was unfinished. None: no launch is known."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryReport:
+class CategoryReport(Struct, frozen=True, kw_only=True):
     """Kernels of one category, all ranks together."""
 
     category: str
@@ -64,8 +62,7 @@ class CategoryReport:
     """Share of the sum over all kernels and copies."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KernelReport:
+class KernelReport(Struct, frozen=True, kw_only=True):
     """One kernel, all ranks together."""
 
     name: str
@@ -92,8 +89,7 @@ class KernelReport:
     """Number of ranks on which it ran."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RangeReport:
+class RangeReport(Struct, frozen=True, kw_only=True):
     """One named range, all ranks together. Host time and GPU time are on two clocks: neither is part of the other."""
 
     domain: str
@@ -127,8 +123,7 @@ class RangeReport:
     """Instances that begin after the first measured step began but in no step: between two steps, or after the last."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TracedModule:
+class TracedModule(Struct, frozen=True, kw_only=True):
     """One module, with the ranks side by side.
 
     *Self* is what runs outside of its submodules, *total* includes them, each in forward, backward and recomputation
@@ -171,8 +166,7 @@ class TracedModule:
         return self.kind, self.calls
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TracedModules:
+class TracedModules(Struct, frozen=True, kw_only=True):
     """The modules of the model as the traces show them."""
 
     ranks: tuple[int, ...]
@@ -183,8 +177,7 @@ class TracedModules:
     """Each before its submodules. The first is everything."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WindowCheck:
+class WindowCheck(Struct, frozen=True, kw_only=True):
     """One phase of a kernel window: as the rank measured it live, and as its trace shows it."""
 
     rank: int
@@ -201,8 +194,7 @@ class WindowCheck:
     """(trace - live) / live. None: live is 0."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TraceReport:
+class TraceReport(Struct, frozen=True, kw_only=True):
     """The conclusions from the traces."""
 
     devices: tuple[DeviceReport, ...]

@@ -5,8 +5,9 @@ The two forms of many numbers are here too: with an interval (`Estimate`), and a
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+from msgspec import Struct
 
 from distprof.facts.gpu import ClockLimit
 from distprof.facts.run import FORWARDS_ONLY
@@ -14,8 +15,7 @@ from distprof.report.loader_report import SlowLoader
 from distprof.report.scheduling_report import OffCpu
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """A number with its 95 % interval over steps that are like their neighbours."""
 
     value: float
@@ -26,8 +26,7 @@ class Estimate:
     """Upper end of the 95 % interval."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """One piece of evidence, independent of the others: medians over the steps that the rank held up."""
 
     label: str
@@ -109,8 +108,7 @@ class Cause(enum.StrEnum):
     NETWORK = "network"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SlowModule:
+class SlowModule(Struct, frozen=True, kw_only=True):
     """The module in which a rank that is late loses most of the time, according to the profile of its modules."""
 
     name: str
@@ -125,8 +123,7 @@ class SlowModule:
     """Number of steps in which modules were timed."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMore:
+class ReceivedMore(Struct, frozen=True, kw_only=True):
     """The all-to-all that brings a rank that is late more than it brings the others, such as tokens for its experts."""
 
     group: str
@@ -139,8 +136,7 @@ class ReceivedMore:
     """How much longer than the others' median the rank then computes, until the group's next collective, per step."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ThrottledGpu:
+class ThrottledGpu(Struct, frozen=True, kw_only=True):
     """The clock of the GPU of a rank that is late on the device, over the steps in which it is."""
 
     limit: ClockLimit
@@ -155,8 +151,7 @@ class ThrottledGpu:
     """By how much less the clock is lower than the others', over how much longer the rank takes; 1 at most."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Who held whom up and why, or that nobody can be named."""
 
     kind: VerdictKind
@@ -228,8 +223,7 @@ class Verdict:
     none, or nothing is named."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CauseReport:
+class CauseReport(Struct, frozen=True, kw_only=True):
     """One of the things that make steps longer than they need be."""
 
     kind: VerdictKind
@@ -286,8 +280,7 @@ class CauseReport:
     tenth or more, the other ranks' waits confirm it, and it is no evaluation that only this rank makes."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Causes:
+class Causes(Struct, frozen=True, kw_only=True):
     """Everything that makes steps longer than they need be, and what an ideal step would take."""
 
     causes: tuple[CauseReport, ...]
@@ -301,8 +294,7 @@ class Causes:
     """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True, kw_only=True):
     """The recorded steps, replayed with one thing changed. Savings are upper bounds and do not add up."""
 
     change: str
@@ -321,8 +313,7 @@ class WhatIf:
     """What must hold for the number to be right."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class Stall(Struct, frozen=True, kw_only=True):
     """A step far longer than the others, or two lengthened by one delay; left out of the verdict."""
 
     step: int
@@ -336,8 +327,7 @@ class Stall:
     """Step time less the median step's."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WaitReport:
+class WaitReport(Struct, frozen=True, kw_only=True):
     """One kind of collective in one group and phase; by position in ``Report.ranks``, None: not a member."""
 
     group: str
@@ -379,8 +369,7 @@ class WaitReport:
     """"host" or "device": where these times were read."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReport:
+class ClockReport(Struct, frozen=True, kw_only=True):
     """A host's monotonic clock compared with rank 0's."""
 
     host: str
@@ -395,8 +384,7 @@ class ClockReport:
     """None: compared only once."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """A quantity across ranks: median and extremes, and the ranks of these."""
 
     median: float | None
@@ -411,8 +399,7 @@ class Spread:
     """Global rank of the largest value; of equals the lowest rank."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OverheadReport:
+class OverheadReport(Struct, frozen=True, kw_only=True):
     """What recording costs: recorded steps compared with the unrecorded (shadow) steps between them."""
 
     clock: str
@@ -436,8 +423,7 @@ class ChangedSetting(enum.StrEnum):
     """Whether FSDP2 frees gathered parameters after forward, and gathers them again in backward."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Struct, frozen=True, kw_only=True):
     """The recorded steps, replayed with another setting."""
 
     setting: ChangedSetting

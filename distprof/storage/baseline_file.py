@@ -5,7 +5,6 @@ The file may come from anybody: every figure is checked when it is read.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -13,10 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 from distprof import __version__
 from distprof.config.decode import decode
 from distprof.config.redact import redact, secret_values
 from distprof.errors import DataError, UsageError
+from distprof.facts.plain import make_plain
 from distprof.report.comparison_report import Average, Figure, RunFigures
 from distprof.storage.whole_file import read_object, write_whole
 
@@ -37,8 +39,7 @@ _LEFT_OUT: tuple[tuple[str, Callable[[Figure], bool]], ...] = (
 """What makes a file too large, the first one first."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """The runs of one side."""
 
     schema: str
@@ -79,7 +80,7 @@ def write_baseline(path: Path, runs: Sequence[RunFigures]) -> None:
 
 def _leave_out(run: RunFigures, what: str, belongs: Callable[[Figure], bool]) -> RunFigures:
     kept = tuple(figure for figure in run.figures if not belongs(figure))
-    return dataclasses.replace(run, figures=kept, notes=(*run.notes, f"the baseline leaves out {what}: too many"))
+    return structs.replace(run, figures=kept, notes=(*run.notes, f"the baseline leaves out {what}: too many"))
 
 
 def _format(runs: Sequence[RunFigures]) -> str:
@@ -87,9 +88,9 @@ def _format(runs: Sequence[RunFigures]) -> str:
     secrets = secret_values()
     parts = []
     for run in runs:
-        plain = dataclasses.asdict(dataclasses.replace(run, figures=()))
+        plain = make_plain(structs.replace(run, figures=()))
         plain["environment"] = redact(plain["environment"], secrets)
-        lines = ",\n".join(_dump(dataclasses.asdict(figure)) for figure in run.figures)
+        lines = ",\n".join(_dump(make_plain(figure)) for figure in run.figures)
         parts.append(_dump(plain).replace('"figures":[]', f'"figures":[\n{lines}\n]', 1))
     head = f'{{"schema":{_dump(SCHEMA)},"distprof_version":{_dump(__version__)},"runs":[\n'
     return head + ",\n".join(parts) + "\n]}\n"

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.arrays import FloatArray, IntArray
@@ -38,8 +38,7 @@ TOO_MANY = f"more than {MAX_COLLECTIVES:,} in one step"
 TOO_UNSTEADY = f"they change from step to step, in more than {MAX_ORDERS:,} ways"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfo:
+class GroupInfo(Struct, frozen=True, kw_only=True):
     """A process group."""
 
     name: str
@@ -74,8 +73,7 @@ class DeviceTimes(NamedTuple):
     """When the compute stream went on after the last wait for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCollectives:
+class StepCollectives(Struct, frozen=True, kw_only=True):
     """The collectives of one step of one rank, in issue order. Host clock, ns."""
 
     order: Order
@@ -88,8 +86,7 @@ class StepCollectives:
     """What each all-to-all brings this rank, which may be another number in every step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCollectives:
+class RankCollectives(Struct, frozen=True, kw_only=True):
     """The collectives of one rank in all steps with one order. One clock of its own, ns; NaN: not observed."""
 
     order: Order
@@ -235,8 +232,7 @@ def _encode_device(times: DeviceTimes) -> list[list[int | None]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStep:
+class DeviceStep(Struct, frozen=True):
     """A step on the device clock, and what its collectives may be there."""
 
     begin_ns: float

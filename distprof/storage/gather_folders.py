@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import COLUMN, RunMeta
@@ -29,8 +30,7 @@ _FOLDERS = re.compile(r"ranks|modules|kernels(?:/step-\d{8,16})?")
 _OF_JOB = ("run.json", "config.yaml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class Gathered(Struct, frozen=True, kw_only=True):
     """What was brought together."""
 
     meta: RunMeta
@@ -44,8 +44,7 @@ class Gathered:
     """How many starts of the ranks there are; the rest is about the newest that was brought together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StreamInPart:
+class _StreamInPart(Struct, frozen=True, kw_only=True):
     """A rank's stream in one of the parts."""
 
     part: Path
@@ -95,8 +94,7 @@ def gather_folders(parts: Sequence[Path], out: Path) -> Gathered:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Generation:
+class _Generation(Struct, frozen=True, kw_only=True):
     """What was found of one start of the ranks."""
 
     meta: RunMeta

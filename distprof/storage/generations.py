@@ -11,9 +11,10 @@ import contextlib
 import itertools
 import os
 import re
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from distprof.config.decode import load_json
 from distprof.errors import DataError, UsageError

@@ -8,10 +8,10 @@ Readers that do not know this kind of record pass it over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from distprof.config.decode import is_whole
 from distprof.facts.gpu import GpuCaps, GpuSpan, RankGpu
@@ -24,7 +24,7 @@ _MAX_NUMBER = 1 << 48
 
 def encode_gpu(caps: GpuCaps, spans: Sequence[GpuSpan]) -> dict[str, object]:
     """The record of some spans."""
-    return {"type": "gpu", "caps": [*astuple(caps)], "spans": [[*span] for span in spans]}
+    return {"type": "gpu", "caps": [*structs.astuple(caps)], "spans": [[*span] for span in spans]}
 
 
 class GpuReader:
@@ -63,7 +63,7 @@ class GpuReader:
 
 
 def _read_caps(value: Any) -> GpuCaps | None:
-    if not isinstance(value, list) or len(value) != len(fields(GpuCaps)):
+    if not isinstance(value, list) or len(value) != len(GpuCaps.__struct_fields__):
         return None
     clock, power, generation, lanes, counts = value
     if not (all(map(_is_number, (clock, power, generation, lanes))) and isinstance(counts, bool)):

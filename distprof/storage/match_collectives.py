@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.run import COLUMN, UNEVEN_KINDS, Clock, CollectiveKind, Collectives, Phase, make_rows, name_ranks
@@ -25,8 +26,7 @@ ALWAYS_PLACES = 1 << 18
 """This many cells are allocated in any case: about 160 MB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GroupPart:
+class _GroupPart(Struct, frozen=True, kw_only=True):
     """The part of one order of one rank that belongs to one group."""
 
     table: RankCollectives
@@ -35,8 +35,7 @@ class _GroupPart:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Divergence:
+class _Divergence(Struct, frozen=True, kw_only=True):
     step: int
     group: str
     text: str

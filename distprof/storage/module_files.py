@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import MEMORY_KINDS, ModuleTable, RankMemory
+from distprof.facts.plain import make_plain
 from distprof.storage.safe_open import open_file, open_folder
 
 SCHEMA = "distprof.rank_modules/1"
@@ -85,9 +85,9 @@ def module_path(folder: Path, rank: int) -> Path:
 
 def encode_modules(table: ModuleTable, run_id: str) -> str:
     """The content of a rank's file."""
-    fields: dict[str, Any] = {name: getattr(table, name) for name in ModuleTable.__dataclass_fields__}
+    fields: dict[str, Any] = {name: getattr(table, name) for name in ModuleTable.__struct_fields__}
     fields |= {name: [[_round(value) for value in row] for row in fields[name].tolist()] for name in TIMES}
-    fields |= {name: None if fields[name] is None else dataclasses.asdict(fields[name]) for name in MEMORIES}
+    fields |= {name: None if fields[name] is None else make_plain(fields[name]) for name in MEMORIES}
     return json.dumps({"schema": SCHEMA, "run_id": run_id, **fields}, separators=(",", ":"), allow_nan=False) + "\n"
 
 
@@ -147,7 +147,7 @@ def _decode(data: bytes, path: Path, run_id: str, rank: int) -> ModuleTable:
     _check(found, path)
     times: dict[str, Any] = {name: _make_array(getattr(found, name), len(found.timed_steps)) for name in TIMES}
     memories: dict[str, Any] = {name: _take_memory(getattr(found, name)) for name in MEMORIES}
-    plain = {name: getattr(found, name) for name in {*ModuleTable.__dataclass_fields__} - {*TIMES, *MEMORIES}}
+    plain = {name: getattr(found, name) for name in {*ModuleTable.__struct_fields__} - {*TIMES, *MEMORIES}}
     return ModuleTable(**plain, **times, **memories)
 
 

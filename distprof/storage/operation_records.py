@@ -9,11 +9,11 @@ seen; and times waited. A fifth element, ``"device"``, says that they are on the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind, RankOperations
@@ -29,8 +29,7 @@ Schedule = tuple[tuple[int, int, int, int, int, int], ...]
 """Index into `OPERATION_KINDS`, micro-batch, stage, other rank, tag and bytes of each operation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOperations:
+class StepOperations(Struct, frozen=True, kw_only=True):
     """The operations of one step of one rank, in the order in which they began, ns."""
 
     order: Schedule
@@ -176,6 +175,6 @@ def join_operations(parts: Sequence[RankOperations]) -> RankOperations | None:
     if not parts:
         return None
     columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(RankOperations)
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in RankOperations.__struct_fields__
     }
     return RankOperations(**columns)

@@ -40,7 +40,7 @@ def read_probes(folder: Path, root: int, world_size: int) -> tuple[SuspectProbes
         values = read_object(
             path, schema=PROBES_SCHEMA, what="file", missing=missing, max_bytes=MAX_PROBES_BYTES, inside=root
         )
-        known = {key: item for key, item in values.items() if key in SuspectProbes.__dataclass_fields__}
+        known = {key: item for key, item in values.items() if key in SuspectProbes.__struct_fields__}
         probes = decode(SuspectProbes, known, str(path), DataError)
         _check(probes, world_size)
     except DataError as error:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import GpuCaps, GpuSpan
+from distprof.facts.plain import make_plain
 from distprof.facts.run import COLUMN, RankInfo, Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
@@ -65,7 +65,7 @@ class StreamWriter:
             OSError: The file exists already, or cannot be written.
         """
         self._header = {"type": "header", "schema": SCHEMA, "run_id": run_id, "world_size": world_size}
-        self._info, self._keep_steps = asdict(info), keep_steps
+        self._info, self._keep_steps = make_plain(info), keep_steps
         self._part = self._rows_before = self._rows_here = 0
         self._collectives, self._operations = CollectiveLines(), OperationLines()
         self.path = path
@@ -137,7 +137,7 @@ class StreamWriter:
 
     def write_state(self, text: str, pending: Sequence[FloatArray] = (), stand: RankState | None = None) -> None:
         """Appends where the rank stands, and rows of steps that its device has not finished, in case no end follows."""
-        state = encode_line({"type": "state", "error": text, "stand": None if stand is None else asdict(stand)})
+        state = encode_line({"type": "state", "error": text, "stand": None if stand is None else make_plain(stand)})
         self._append([*(encode_step(row, None, kind="pending") for row in pending), state])
 
     def write_gpu(self, caps: GpuCaps, spans: Sequence[GpuSpan]) -> None:

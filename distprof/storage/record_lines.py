@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.config.decode import load_json
 from distprof.facts.arrays import FloatArray
@@ -26,8 +26,7 @@ MAX_ERROR_LETTERS = 200
 """Length of an error that fits into the reserved line, whatever its characters are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndFields:
+class EndFields(Struct, frozen=True, kw_only=True):
     """The fields of an end record, as in `distprof.facts.run.RankInfo`."""
 
     ended: str | None = None

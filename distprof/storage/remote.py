@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.errors import DataError, DistprofError, UsageError
@@ -24,8 +25,7 @@ _CHUNK_BYTES = 8 << 20
 MAX_LISTED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(Struct, frozen=True):
     """Where a file or a folder is, if not in the file system of this machine."""
 
     text: str
@@ -51,8 +51,7 @@ def read_place(text: str) -> Place:
     return Url(text) if _URL.match(text) else Path(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True, kw_only=True):
     """A file that a URL names, or that lies below it."""
 
     url: Url

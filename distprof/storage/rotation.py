@@ -12,11 +12,11 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from msgspec.structs import replace
 
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from msgspec import structs
+from msgspec.structs import replace
 
 from distprof.config.decode import decode, load_json
 from distprof.errors import DataError, UsageError
 from distprof.facts.gpu import join_gpus
+from distprof.facts.plain import make_plain
 from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, KINDS, MAX_WORLD, Clock, Run, RunMeta
 from distprof.facts.writer_liveness import look_at_writer
@@ -90,7 +91,7 @@ def kernel_path(folder: Path, rank: int) -> Path:
 
 def write_meta(folder: Path, meta: RunMeta) -> None:
     """Writes ``run.json``."""
-    write_json(folder / "run.json", {"schema": SCHEMA, **dataclasses.asdict(meta)})
+    write_json(folder / "run.json", {"schema": SCHEMA, **make_plain(meta)})
 
 
 def read_meta(folder: Path) -> RunMeta:
@@ -118,7 +119,7 @@ def _open_run(folder: Path) -> Iterator[int]:
 def _read_meta(path: Path, root: int) -> RunMeta:
     missing = f"{path.parent}: not a run folder (no run.json): pass one made by distprof"
     values = read_object(path, schema=SCHEMA, what="run folder", missing=missing, max_bytes=MAX_META_BYTES, inside=root)
-    known = RunMeta.__dataclass_fields__
+    known = RunMeta.__struct_fields__
     meta = decode(RunMeta, {key: item for key, item in values.items() if key in known}, str(path), DataError)
     if not 1 <= meta.world_size <= MAX_WORLD:
         raise DataError(f"{path}: world_size={meta.world_size} is impossible")
@@ -129,7 +130,7 @@ def _read_meta(path: Path, root: int) -> RunMeta:
             raise DataError(f"{path}: {name}: a speed of 0 or less is impossible")
     if meta.launch is not None and not 0 < len(meta.launch.agents) == len(meta.launch.restarts):
         raise DataError(f"{path}: launch: a start without agents, or agents without their counts, are impossible")
-    if meta.work is not None and min(filter(None, dataclasses.astuple(meta.work)), default=0) < 0:
+    if meta.work is not None and min(filter(None, structs.astuple(meta.work)), default=0) < 0:
         raise DataError(f"{path}: work: negative values are impossible")
     return meta
 

@@ -13,9 +13,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from distprof.errors import DataError
 
@@ -25,8 +26,7 @@ _KINDS = {stat.S_IFLNK: "a link, which is not followed", stat.S_IFDIR: "a folder
 SQLITE_MAGIC = b"SQLite format 3\0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits for one file, far above any trace that a profiler writes. A file beyond a limit is refused as a whole."""
 
     max_bytes: int = 4 << 30

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
 from distprof.errors import DataError
@@ -45,8 +46,7 @@ _STEP_LINE = b'{"type":"step",'
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStream:
+class RankStream(Struct, frozen=True, kw_only=True):
     """The contents of one rank's file."""
 
     run_id: str
@@ -248,7 +248,7 @@ class _Found:
         return np.stack(self._readings) if self._readings else np.empty((0, len(SCHEDULING_FIELDS)))
 
     def _take_end(self, record: dict[str, Any]) -> bool:
-        end = {key: record[key] for key in EndFields.__dataclass_fields__.keys() & set(record)}
+        end = {key: record[key] for key in {*EndFields.__struct_fields__} & set(record)}
         try:
             if decode(EndFields, end, "", DataError).rows_lost < 0:
                 return False
@@ -325,7 +325,7 @@ def _decode_info(path: Path, found: _Found, last_write: LastWrite | None) -> Ran
         raise DataError(f"{path}: damaged header: no world size, or no rank information")
     if read_fields(header) is None:
         raise DataError(f"{path}: damaged header: no list of distinct fields")
-    known = set(RankInfo.__dataclass_fields__) - {"last_write", "source", "stand", "rows_dropped"}  # found out here
+    known = set(RankInfo.__struct_fields__) - {"last_write", "source", "stand", "rows_dropped"}  # found out here
     last = end or ({} if found.state is None else {"error": found.state})
     fields = {**header["info"], **{key: last[key] for key in last if key in known}}
     info = decode(RankInfo, {key: fields[key] for key in fields if key in known}, f"{path}: header", DataError)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import TypeGuard
 
 from distprof.config.decode import decode
 from distprof.errors import DataError
+from distprof.facts.plain import make_plain
 from distprof.facts.sweep import Sweep, SweepJob
 from distprof.storage.remote import Place
 from distprof.storage.whole_file import read_object, write_json
@@ -48,7 +48,7 @@ def require_inside(folder: Path, name: str) -> Path:
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
     """Writes ``sweep.json`` atomically."""
-    write_json(folder / FILE, {"schema": SCHEMA, **dataclasses.asdict(sweep)})
+    write_json(folder / FILE, {"schema": SCHEMA, **make_plain(sweep)})
 
 
 def read_sweep(folder: Path) -> Sweep:

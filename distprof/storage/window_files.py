@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from distprof.config.decode import decode
 from distprof.errors import DataError
+from distprof.facts.plain import make_plain
 from distprof.storage.run_folder import kernel_path
 from distprof.storage.whole_file import read_object, write_json
 
@@ -22,8 +23,7 @@ MAX_STEPS = 1000
 """Most steps of a window: a trace holds every kernel of every step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRequest:
+class WindowRequest(Struct, frozen=True, kw_only=True):
     """What a user asks of a running job."""
 
     id: str
@@ -32,8 +32,7 @@ class WindowRequest:
     """Steps to keep. None: as ``profile.kernel_steps`` says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowState:
+class WindowState(Struct, frozen=True, kw_only=True):
     """What rank 0 has done about it."""
 
     id: str
@@ -66,7 +65,7 @@ def publish_request(folder: Path, request: WindowRequest) -> bool:
         OSError: The folder cannot be written.
     """
     temporary = folder / f".{REQUEST}.{secrets.token_hex(4)}"
-    write_json(temporary, {"schema": SCHEMA, **dataclasses.asdict(request)})
+    write_json(temporary, {"schema": SCHEMA, **make_plain(request)})
     try:
         return _put_in_place(temporary, folder / REQUEST)
     finally:
@@ -125,7 +124,7 @@ def write_state(folder: Path, state: WindowState) -> None:
     Raises:
         OSError: The folder cannot be written.
     """
-    write_json(folder / STATE, {"schema": SCHEMA, **dataclasses.asdict(state)})
+    write_json(folder / STATE, {"schema": SCHEMA, **make_plain(state)})
 
 
 def _read(path: Path) -> dict[str, object]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from distprof.errors import DataError
 from distprof.facts.run import Run
@@ -41,11 +42,11 @@ def add_traces(
         earlier = ", ".join(called[-2:-5:-1]) + (", ..." if len(called) > 4 else "")
         damaged.append(f"earlier ones of this job are in kernels/ ({earlier}): pass their folders")
     left_out = [f"kernel windows are left out: {reason}" for reason in damaged]
-    run = dataclasses.replace(run, warnings=(*run.warnings, *left_out))
+    run = structs.replace(run, warnings=(*run.warnings, *left_out))
     if not beside:
         return run
     traced, failed = reduce_all(beside, names, on_progress, executor)
     failed += list_dark(traced)
     require_after(run.meta.started_utc, [item.claim for item in traced])
     run = attach_traces(run, [*own, *traced]) if own or traced else run
-    return dataclasses.replace(run, unread=(*run.unread, *failed))
+    return structs.replace(run, unread=(*run.unread, *failed))

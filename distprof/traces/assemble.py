@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from distprof.errors import DataError
 from distprof.facts.run import (
@@ -49,7 +49,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
     numbered = line_up_by_number(ranks, [item.collectives for item in own])
     collectives, parted = match_collectives(ranks, numbered.tables, axis.astype(np.int64), world_size=world_size)
     by_number = {group.name for group in numbered.groups}
-    collectives = tuple(dataclasses.replace(table, by_number=table.group in by_number) for table in collectives)
+    collectives = tuple(structs.replace(table, by_number=table.group in by_number) for table in collectives)
     readings = align_clocks(ranks, [item.head.host for item in own], collectives)
     if strangers := sorted(set(ranks[1:]) - {reading.rank for reading in readings}):
         parted = (*parted, _describe_incomparable(strangers, ranks[0]))
@@ -60,7 +60,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
         segments={
             (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
         },
-        activity=tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items()),
+        activity=tuple(structs.replace(item.activity, rank=rank) for rank, item in placed.items()),
     )  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def attach_traces(run: Run, traced: Sequence[TracedRank]) -> Run:
             at = np.searchsorted(axis, item.rows[there, COLUMN["step"]])
             rows[known[rank], at] = item.rows[there]
     notes = [f"rank {rank}'s trace: {note}" for rank, item in placed.items() for note in item.notes]
-    activity = tuple(dataclasses.replace(item.activity, rank=rank) for rank, item in placed.items())
-    return dataclasses.replace(run, activity=activity, traced_rows=rows, warnings=(*run.warnings, *notes))
+    activity = tuple(structs.replace(item.activity, rank=rank) for rank, item in placed.items())
+    return structs.replace(run, activity=activity, traced_rows=rows, warnings=(*run.warnings, *notes))
 
 
 def place_ranks(traced: Sequence[TracedRank]) -> dict[int, TracedRank]:
@@ -122,7 +122,7 @@ def _distrust_names(traced: Sequence[TracedRank]) -> list[TracedRank]:
     if world_size is None:
         return list(traced)
     return [
-        dataclasses.replace(item, claim=dataclasses.replace(item.claim, head=dataclasses.replace(item.head, rank=None)))
+        structs.replace(item, claim=structs.replace(item.claim, head=structs.replace(item.head, rank=None)))
         if item.head.rank_source == BY_NAME and item.head.rank is not None and item.head.rank >= world_size
         else item
         for item in traced
@@ -187,13 +187,13 @@ def _shift(own: list[TracedRank]) -> list[TracedRank]:
 def _shift_one(item: TracedRank, by_ns: int) -> TracedRank:
     rows = item.rows.copy()
     rows[:, COLUMN["begin_host_ns"]] += by_ns
-    return dataclasses.replace(
+    return structs.replace(
         item, rows=rows,
         segments={
-            step: dataclasses.replace(kept, begin_ns=kept.begin_ns + by_ns) for step, kept in item.segments.items()
+            step: structs.replace(kept, begin_ns=kept.begin_ns + by_ns) for step, kept in item.segments.items()
         },
         collectives=tuple(
-            dataclasses.replace(table, arrival_ns=table.arrival_ns + by_ns, end_ns=table.end_ns + by_ns)
+            structs.replace(table, arrival_ns=table.arrival_ns + by_ns, end_ns=table.end_ns + by_ns)
             for table in item.collectives
         ),
     )  # fmt: skip

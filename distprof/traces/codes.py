@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.trace import UNKNOWN, Activities, Calls, Ranges
@@ -46,9 +46,9 @@ def select_names(codes: IntArray, names: Sequence[str], fits: Callable[[str], ob
 
 def keep_rows(table: Table, rows: BoolArray) -> Table:
     """The table with these rows only."""
-    columns: dict[str, Any] = {field.name: getattr(table, field.name) for field in dataclasses.fields(table)}
+    columns: dict[str, Any] = {name: getattr(table, name) for name in table.__struct_fields__}
     kept: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns.items()}
-    return dataclasses.replace(table, **kept)
+    return structs.replace(table, **kept)
 
 
 def sum_groups(codes: IntArray, values: IntArray, num_groups: int) -> list[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from distprof.facts.arrays import IntArray
 from distprof.facts.run import COLUMN
@@ -57,7 +57,7 @@ def join_cycles(traces: Sequence[Trace]) -> Trace:
     codes = [np.array([names.setdefault(name, len(names)) for name in part.names] + [UNKNOWN]) for part in parts]
     num_calls = np.cumsum([0, *(len(part.calls.begin_ns) for part in parts)])
     gpu = [
-        dataclasses.replace(part.gpu, call=np.where(part.gpu.call != UNKNOWN, part.gpu.call + before, UNKNOWN))
+        structs.replace(part.gpu, call=np.where(part.gpu.call != UNKNOWN, part.gpu.call + before, UNKNOWN))
         for part, before in zip(parts, num_calls[:-1].tolist(), strict=True)
     ]
     return Trace(
@@ -75,7 +75,7 @@ def _join_heads(traces: Sequence[Trace]) -> TraceHead:
     more = ", ..." if len(paths) > MOST_NAMED else ""
     said = f"{len(paths)} traces of one process, one after another, read as one: {', '.join(paths[:MOST_NAMED])}{more}"
     peaks = [head.memory_peak_bytes for head in heads if head.memory_peak_bytes is not None]
-    return dataclasses.replace(
+    return structs.replace(
         heads[0], memory_peak_bytes=max(peaks, default=None),
         notes=tuple(dict.fromkeys([said, *(note for head in heads for note in head.notes)])),
         unknown_events="; ".join(head.unknown_events for head in heads if head.unknown_events) or None,
@@ -85,14 +85,14 @@ def _join_heads(traces: Sequence[Trace]) -> TraceHead:
 
 def _concatenate(tables: Sequence[Table], codes: Sequence[IntArray]) -> Table:
     columns: dict[str, IntArray | None] = {}
-    for field in dataclasses.fields(tables[0]):
-        values = [getattr(table, field.name) for table in tables]
+    for name in tables[0].__struct_fields__:
+        values = [getattr(table, name) for table in tables]
         if any(value is None for value in values):
-            columns[field.name] = None
-        elif field.name in _CODES:
-            columns[field.name] = np.concatenate([own[value] for own, value in zip(codes, values, strict=True)])
+            columns[name] = None
+        elif name in _CODES:
+            columns[name] = np.concatenate([own[value] for own, value in zip(codes, values, strict=True)])
         else:
-            columns[field.name] = np.concatenate(values)
+            columns[name] = np.concatenate(values)
     return type(tables[0])(**columns)  # type: ignore[arg-type]
 
 
@@ -105,4 +105,4 @@ def _leave_out_cut(trace: Trace) -> Trace:
     cut = steps & (ranges.end_ns > cut_ns)
     if not cut.any() or (cut == steps).all():
         return trace
-    return dataclasses.replace(trace, ranges=keep_rows(ranges, ~cut))
+    return structs.replace(trace, ranges=keep_rows(ranges, ~cut))

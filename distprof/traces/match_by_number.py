@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.run import UNEVEN_KINDS
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, Order, RankCollectives
@@ -33,8 +33,7 @@ class _Seen(NamedTuple):
     """Arrival, end and exposed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbered:
+class Numbered(Struct, frozen=True, kw_only=True):
     """The collectives of all ranks, lined up as far as their numbers allow."""
 
     tables: tuple[Tables, ...]

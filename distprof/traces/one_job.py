@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.errors import DataError
 from distprof.facts.trace import Trace, TraceHead
@@ -41,8 +41,7 @@ _CALLS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """What one trace says about its job."""
 
     head: TraceHead

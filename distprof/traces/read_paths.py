@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import Run
@@ -50,13 +50,13 @@ def read_paths(
 
         with _fetch_folder(folders[0]) as folder:
             run = load_run(folder, names, on_progress, beside=traces, executor=executor, generation=generation)
-        return dataclasses.replace(run, unread=(*unread, *run.unread))
+        return structs.replace(run, unread=(*unread, *run.unread))
     if generation is not None:
         raise UsageError(f"--generation {generation}: only a run folder has generations, not traces alone")
     traced, failed = reduce_traces(traces, names, on_progress, executor)
     if not traced:
         raise_nothing_readable([*unread, *failed] or [f"{paths[0]}: contains nothing that distprof can read"])
-    return dataclasses.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
+    return structs.replace(assemble_run(traced), unread=(*unread, *failed, *list_dark(traced)))
 
 
 @contextlib.contextmanager
@@ -65,6 +65,8 @@ def _fetch_folder(source: Source) -> Iterator[Path]:
     if source.url is None:
         yield source.path
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="distprof-") as name:
         folder = Path(name).resolve()
         for file in list_remote(source.url, depth=4)[1]:

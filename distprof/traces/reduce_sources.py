@@ -6,10 +6,11 @@ small trace.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from distprof import __version__
 from distprof.errors import DataError, DistprofError
@@ -72,7 +73,7 @@ def read_traces(source: Source, *, all_processes: bool = False, only_times: bool
         if local.kind == "reduced":
             raise DataError(f"{local.path}: a reduced rank has no single events any more: pass the trace itself")
         traces = _read_local(local, all_processes=all_processes, only_times=only_times)
-    return [dataclasses.replace(each, head=dataclasses.replace(each.head, path=str(local))) for each in traces]
+    return [structs.replace(each, head=structs.replace(each.head, path=str(local))) for each in traces]
 
 
 def _read_local(source: Source, *, all_processes: bool = False, only_times: bool = False) -> list[Trace]:
@@ -128,7 +129,7 @@ def _reduce_tasks(
 
 def _name_everywhere(source: Source) -> Source:
     """The source for a worker whose working directory is another."""
-    return dataclasses.replace(source, path=source.path.absolute(), shown=str(source)) if source.url is None else source
+    return structs.replace(source, path=source.path.absolute(), shown=str(source)) if source.url is None else source
 
 
 def reduce_task(sources: Sequence[Source], names: NameMap, version: str) -> list[TracedRank] | str:

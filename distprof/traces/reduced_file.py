@@ -7,7 +7,6 @@ types are checked while it is decoded, and then that its numbers are such as a r
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import zlib
@@ -18,6 +17,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, structs
 
 from distprof.config.decode import MAX_EXACT
 from distprof.errors import DataError
@@ -143,7 +143,7 @@ def _sort_columns(content: _Content) -> TracedRank:
     for place, name in enumerate(ROW_FIELDS):
         if name in at:
             rows[:, place] = rank.rows[:, at[name]]
-    return dataclasses.replace(rank, rows=rows)
+    return structs.replace(rank, rows=rows)
 
 
 def _list_wrong(rank: TracedRank) -> Iterator[str]:
@@ -180,9 +180,9 @@ def _list_wrong_values(value: object, name: str) -> Iterator[str]:
         yield from _list_wrong_items((*value, *value.values()), name)
     elif isinstance(value, tuple):
         yield from _list_wrong_items(value, name)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _list_wrong_values(getattr(value, field.name), field.name)
+    elif isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            yield from _list_wrong_values(getattr(value, field), field)
 
 
 def _list_wrong_items(values: tuple[object, ...], name: str) -> Iterator[str]:

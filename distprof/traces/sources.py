@@ -8,9 +8,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.errors import DataError, DistprofError
 from distprof.storage.remote import Place, Url, fetch_file, list_remote
@@ -35,8 +37,7 @@ WANTED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """One input to read."""
 
     kind: Kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec import structs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
@@ -258,7 +258,7 @@ def _look_up_module(config: Config, model: nn.Module) -> nn.Module | None:
 def _place_window(config: Config) -> ProfileConfig:
     """Puts the level's window after the measured steps, unless configured otherwise."""
     after, profile = config.train.warmup_steps + config.train.steps, config.profile
-    return dataclasses.replace(
+    return structs.replace(
         profile, kernel_from=after if profile.kernel_from is None else profile.kernel_from,
         module_from=after if profile.module_from is None else profile.module_from,
     )  # fmt: skip

@@ -6,12 +6,12 @@ Each rank tells its times on a clock of its own, which began at another time and
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
@@ -23,8 +23,7 @@ EXPOSED = {
 }  # fmt: skip
 
 
-@dataclass
-class Op:
+class Op(Struct):
     """One thing that a rank's host launches."""
 
     phase: Phase
@@ -150,7 +149,7 @@ class Job:
             device_ns={phase: own_ns * rate[:, None] for phase, own_ns in self.phase_ns.items()},
             columns={"begin_device_ns": tell(self.begin_ns)},
         )  # fmt: skip
-        return dataclasses.replace(run, device_collectives=tuple(tables))
+        return structs.replace(run, device_collectives=tuple(tables))
 
 
 def repeat(value_ns: float, num_ranks: int, num_steps: int) -> FloatArray:
@@ -207,7 +206,7 @@ def make_fsdp(
         ops += [_rename(op, f"{number}:") for op in passes]
     ops.append(Op(Phase.OPTIMIZER, times.draw(Phase.OPTIMIZER, 5 * MS)))
     groups = {} if shards is None else {"shards": shards, "replicas": list(zip(*shards, strict=True))}
-    ops = [dataclasses.replace(op, group="shards" if shards and op.group == "default" else op.group) for op in ops]
+    ops = [structs.replace(op, group="shards" if shards and op.group == "default" else op.group) for op in ops]
     return Job(ops, *times.shape, groups=groups)
 
 
@@ -245,4 +244,4 @@ def _list_passes(times: Times, num_layers: int, transfer_ns: float, hybrid: bool
 
 def _rename(op: Op, prefix: str) -> Op:
     names = {name: getattr(op, name) for name in ("issues", "after", "waits", "marks")}
-    return dataclasses.replace(op, **{name: prefix + value for name, value in names.items() if value is not None})
+    return structs.replace(op, **{name: prefix + value for name, value in names.items() if value is not None})

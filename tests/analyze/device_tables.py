@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from tests.factories import USUAL_NS, make_run
@@ -58,4 +58,4 @@ def make_device_run(*tables: Collectives, num_ranks: int = 2, ranks_per_host: in
     run = make_run(
         num_ranks=num_ranks, num_steps=11, device_ns=USUAL_NS, infos=infos, meta={"backend": "nccl"}
     )  # fmt: skip
-    return dataclasses.replace(run, device_collectives=tables)
+    return structs.replace(run, device_collectives=tables)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -10,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof import __version__
 from distprof.analyze import analyze
+from distprof.facts.plain import make_plain
 from distprof.facts.run import PHASES, Run
 from distprof.report.report import Report
 from distprof.report.wait_report import Spread
@@ -139,7 +140,7 @@ def test_warmup_is_in_no_statistic(run: Run) -> None:
     changed = run.rows.copy()
     times = [index for index in range(changed.shape[2]) if index > 3]
     changed[:, 0, times] *= 3
-    before, after = analyze(run), analyze(dataclasses.replace(run, rows=changed))
+    before, after = analyze(run), analyze(structs.replace(run, rows=changed))
     assert before.headline == after.headline
     assert before.phases == after.phases
     assert before.communication == after.communication
@@ -152,8 +153,8 @@ def test_whatever_is_missing_the_report_is_strict_json(run: Run, data: st.DataOb
     holes = data.draw(st.lists(st.tuples(*(st.integers(0, size - 1) for size in rows.shape)), max_size=40))
     for hole in holes:
         rows[hole] = np.nan
-    report = analyze(dataclasses.replace(run, rows=rows))
-    text = json.dumps(dataclasses.asdict(report), allow_nan=False)
+    report = analyze(structs.replace(run, rows=rows))
+    text = json.dumps(make_plain(report), allow_nan=False)
     assert json.loads(text)["coverage"]["steps_measured"] <= rows.shape[1]
 
 
@@ -161,7 +162,7 @@ EMPTY = {
     "no ranks": make_run(num_ranks=0, meta={"world_size": 2}),
     "no steps": make_run(num_steps=0),
     "warm-up only": make_run(num_steps=2, num_warmup=2),
-    "all NaN": dataclasses.replace(make_run(), rows=np.full_like(make_run().rows, np.nan)),
+    "all NaN": structs.replace(make_run(), rows=np.full_like(make_run().rows, np.nan)),
     "all failed": make_run(columns={"failed": 1}),
 }
 
@@ -169,7 +170,7 @@ EMPTY = {
 @pytest.mark.parametrize("run", EMPTY.values(), ids=EMPTY)
 def test_without_a_measured_step_every_statistic_is_none(run: Run) -> None:
     report = analyze(run)
-    head = dataclasses.asdict(report.headline)
+    head = make_plain(report.headline)
     assert head.pop("clock") == "host"
     assert set(head.values()) == {None}
     assert (report.phases, report.steps, report.communication) == ((), (), ())

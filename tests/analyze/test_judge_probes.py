@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.judge_probes import judge_probes
 from distprof.facts.probes import ProbedPair, ProbedRank, SuspectProbes
@@ -75,14 +75,14 @@ def test_a_device_by_hand() -> None:
     """Ranks 0 and 2 reach 100 and 96 in most rounds, rank 1 reaches 60: 37.5 % less than 96."""
     probes = make()
     figures = {0: [100.0] * 12 + [50.0] * 3, 1: [97.0] + [60.0] * 14, 2: [96.0] * 15}
-    ranks = [dataclasses.replace(item, product_flops_per_s=tuple(figures[item.rank])) for item in probes.ranks]
-    report = judge_probes(dataclasses.replace(probes, ranks=tuple(ranks)))
+    ranks = [structs.replace(item, product_flops_per_s=tuple(figures[item.rank])) for item in probes.ranks]
+    report = judge_probes(structs.replace(probes, ranks=tuple(ranks)))
     # Rank 1 is the slowest in 11 of 15 rounds (in three it is rank 0, in one rank 2): by chance with probability
     # 0.0018, where 0.01 / 8 is allowed.
     assert report.findings == ()
     figures[0][12] = 100.0
-    ranks = [dataclasses.replace(item, product_flops_per_s=tuple(figures[item.rank])) for item in probes.ranks]
-    report = judge_probes(dataclasses.replace(probes, ranks=tuple(ranks)))
+    ranks = [structs.replace(item, product_flops_per_s=tuple(figures[item.rank])) for item in probes.ranks]
+    report = judge_probes(structs.replace(probes, ranks=tuple(ranks)))
     # In 12 of 15: 0.0003. The references are 4 % apart, and no rank's median deviation is above 0.
     assert report.findings == (
         ProbeFinding(
@@ -157,11 +157,11 @@ def test_what_is_said(said: str) -> None:
 
 def test_few_rounds_conclude_nothing() -> None:
     probes = make(product={1: 0.1})
-    short = [dataclasses.replace(item, latency_ns=item.latency_ns[:9]) for item in probes.pairs]
-    report = judge_probes(dataclasses.replace(probes, pairs=tuple(short)))
+    short = [structs.replace(item, latency_ns=item.latency_ns[:9]) for item in probes.pairs]
+    report = judge_probes(structs.replace(probes, pairs=tuple(short)))
     assert not report.enough and report.findings == ()
     assert describe_probes(report).startswith("Too few rounds (9)")
-    assert not judge_probes(dataclasses.replace(probes, pairs=(), ranks=())).enough
+    assert not judge_probes(structs.replace(probes, pairs=(), ranks=())).enough
 
 
 @given(
@@ -179,10 +179,10 @@ def test_only_a_slow_suspect_is_named_and_no_unit_matters(
     if share > 0.9:
         assert not found
     scaled = [
-        dataclasses.replace(item, product_flops_per_s=tuple(value * scale for value in item.product_flops_per_s))
+        structs.replace(item, product_flops_per_s=tuple(value * scale for value in item.product_flops_per_s))
         for item in probes.ranks
     ]
-    assert find(dataclasses.replace(probes, ranks=tuple(scaled))) == found
+    assert find(structs.replace(probes, ranks=tuple(scaled))) == found
 
 
 def test_of_300_jobs_with_nobody_slow_name_hardly_anybody() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -80,8 +80,8 @@ def test_steps_whose_collectives_are_not_recorded_do_not_change_the_words(first_
     (table,) = made.run.collectives
     kept = np.array([is_kept(step, choose_stride(len(table.kinds))) for step in table.steps.tolist()])
     times = {name: getattr(table, name)[:, kept] for name in ("arrival_ns", "end_ns", "exposed_ns")}
-    table = dataclasses.replace(table, steps=table.steps[kept], **times)
-    report = analyze(dataclasses.replace(made.run, collectives=(table,)))
+    table = structs.replace(table, steps=table.steps[kept], **times)
+    report = analyze(structs.replace(made.run, collectives=(table,)))
     said = describe_verdict(report)
     assert " ms late in every 2nd step: its compute (forward" in said
     assert said.endswith(" of 300 measured steps.") and report.verdict.steps_used <= 150

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -119,15 +118,15 @@ def test_relabelled_ranks_get_relabelled_answers(strategy: str) -> None:
     run = simulate(job, seed=5).run
     order = np.array([3, 5, 1, 0, 2, 4])  # the rank that stands at each place now
     moved = np.argsort(order)
-    infos = tuple(dataclasses.replace(run.ranks[old], rank=new) for new, old in enumerate(order))
+    infos = tuple(structs.replace(run.ranks[old], rank=new) for new, old in enumerate(order))
     tables = tuple(
-        dataclasses.replace(
+        structs.replace(
             table, ranks=np.arange(6), arrival_ns=table.arrival_ns[order], end_ns=table.end_ns[order],
             exposed_ns=table.exposed_ns[order],
         )
         for table in run.collectives
     )  # fmt: skip
-    relabelled = dataclasses.replace(run, ranks=infos, rows=run.rows[order], collectives=tables)
+    relabelled = structs.replace(run, ranks=infos, rows=run.rows[order], collectives=tables)
     before, after = analyze(run), analyze(relabelled)
     assert before.verdict.rank == 1 and after.verdict.rank == moved[1]
     assert after.verdict.lost_ns == before.verdict.lost_ns

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch.distributed._functional_collectives as functional
+from msgspec import Struct, field
 
 from distprof.analyze import analyze
+from distprof.facts.plain import make_plain
 from distprof.facts.run import PHASES, Run
 from distprof.record.step.recorder import Recorder
 from distprof.traces.load_run import load_run
@@ -22,8 +23,7 @@ from tests.forked_ranks import fork_alone
 from tests.ranks import find_ports
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
+class Watched(Struct, frozen=True, kw_only=True):
     """One program, and what is to be found in it."""
 
     program: str
@@ -120,7 +120,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("programs")
     ports = iter(find_ports(2 * len(RUNS) + 1))
     plan = {
-        name: asdict(run) | {
+        name: make_plain(run) | {
             "ports": [next(ports), next(ports)],
             "overrides": [f"run_dir={folder / name}", "profile.shadow_every=0", "warmup_steps=1"],
         }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from benchmarks.attach.check import check_culprit, check_nobody, compare
 from benchmarks.attach.job import ProgramOutcome
@@ -24,7 +24,7 @@ def make_outcome(folder: Path, **changes: Any) -> ProgramOutcome:
         codes=[0, 0], stdout=[b"1\n", b"2\n"], stderr=[b"", b""], results=[dict(RESULT), dict(RESULT)], run=folder,
         wall_s=1.0,
     )  # fmt: skip
-    return dataclasses.replace(plain, **changes)
+    return structs.replace(plain, **changes)
 
 
 def test_every_program_is_there_with_what_is_to_be_found() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob, simulate
 from benchmarks.simulate.job import USUAL_PHASE_NS
@@ -35,7 +35,7 @@ def save_run(folder: Path, seed: int, *, forward: float = 1.0, steps: int = 40, 
     phase_ns = {**USUAL_PHASE_NS, Phase.FORWARD: forward * USUAL_PHASE_NS[Phase.FORWARD]}
     run = simulate(SimulatedJob(num_ranks=2, num_steps=steps, phase_ns=phase_ns), seed=seed, truth=False).run
     named = {"run_id": f"run-{seed}", **meta}
-    return str(write_run(folder, dataclasses.replace(run, meta=dataclasses.replace(run.meta, **named))))
+    return str(write_run(folder, structs.replace(run, meta=structs.replace(run.meta, **named))))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_longer_step_fails_over_a_limit_and_says_where_it_went(
     assert shown.startswith("worse: a step takes 1") and "one run per side" in shown and len(shown.splitlines()) <= 30
     assert not [line for line in shown.splitlines() if len(line) > 80]
     report = json.loads((tmp_path / "a.json").read_text())
-    assert set(report) == {field.name for field in dataclasses.fields(ComparisonReport)}
+    assert set(report) == set(ComparisonReport.__struct_fields__)
     means = [report["step"]["mean"][side] for side in ("base_ns", "new_ns")]
     assert sum(part["difference_ns"] for part in report["waterfall"]) == round(means[1]) - round(means[0])
     assert max(report["waterfall"], key=lambda part: part["difference_ns"])["name"] == "forward"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import io
 import json
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.cli.doctor import machine, probe, software
@@ -19,6 +19,7 @@ from distprof.cli.doctor.command import CHECKS, count_states, run_checks, show, 
 from distprof.cli.doctor.probe import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
 from distprof.cli.doctor.probe_torch import probe_torch, read_driver_cuda
 from distprof.cli.parser import run_verb
+from distprof.facts.plain import make_plain
 from distprof.traces.nsys.nsys_tool import Nsys
 
 GIB = 2**30
@@ -28,7 +29,7 @@ ON_GPUS = TorchFacts(
     version="2.7.1+cu126", cuda="12.6", hip=None, cuda_available=True, cuda_problem=None, driver_cuda="12.8",
     gpus=(A100,) * 4, nccl="2.26.2", distributed=True, gloo=True, seconds_to_import=2.0,
 )  # fmt: skip
-ON_CPU = dataclasses.replace(
+ON_CPU = structs.replace(
     ON_GPUS, version="2.7.1+cpu", cuda=None, cuda_available=False, driver_cuda=None, gpus=(), nccl=None
 )
 HEALTHY = Facts(
@@ -46,10 +47,10 @@ def change(**changes: Any) -> Facts:
     """A healthy machine except for these facts; ``torch__x`` is torch's ``x``, ``env`` the environment."""
     inner = {name.removeprefix("torch__"): changes.pop(name) for name in list(changes) if name.startswith("torch__")}
     if inner:
-        changes["torch"] = dataclasses.replace(changes.get("torch", ON_GPUS), **inner)
+        changes["torch"] = structs.replace(changes.get("torch", ON_GPUS), **inner)
     if "env" in changes:
         changes["environment"] = changes.pop("env")
-    return dataclasses.replace(HEALTHY, **changes)
+    return structs.replace(HEALTHY, **changes)
 
 
 def without(package: str) -> dict[str, str]:
@@ -152,11 +153,11 @@ CASES: list[tuple[Check, Facts, State, str]] = [
     (machine.check_peak, change(torch__gpus=(Gpu(name="Nova X1", memory_bytes=1),)), WARNING, "Nova X1 is not in the"),
     (machine.check_peak, change(torch=ON_CPU), ABSENT, "no table"),
     (machine.check_clock, HEALTHY, OK, "1 ns resolution, 30 ns per reading, tsc"),
-    (machine.check_clock, change(clock=dataclasses.replace(CLOCK, read_cost_ns=1500)), WARNING, "1500 ns per reading"),
-    (machine.check_clock, change(clock=dataclasses.replace(CLOCK, resolution_ns=10**6)), WARNING, "clocksource"),
+    (machine.check_clock, change(clock=structs.replace(CLOCK, read_cost_ns=1500)), WARNING, "1500 ns per reading"),
+    (machine.check_clock, change(clock=structs.replace(CLOCK, resolution_ns=10**6)), WARNING, "clocksource"),
     (machine.check_time_of_day, HEALTHY, OK, "off by 1.5 ms at most"),
-    (machine.check_time_of_day, change(clock=dataclasses.replace(CLOCK, synchronised=False)), WARNING, "chrony"),
-    (machine.check_time_of_day, change(clock=dataclasses.replace(CLOCK, synchronised=None)), ABSENT, "does not say"),
+    (machine.check_time_of_day, change(clock=structs.replace(CLOCK, synchronised=False)), WARNING, "chrony"),
+    (machine.check_time_of_day, change(clock=structs.replace(CLOCK, synchronised=None)), ABSENT, "does not say"),
     (machine.check_governor, HEALTHY, OK, "performance on 64 core(s)"),
     (machine.check_governor, change(governors={"powersave": 64}), WARNING, "cpupower"),
     (machine.check_governor, change(governors={"powersave": 64}, scaling_driver="intel_pstate"), OK, "powersave"),
@@ -255,7 +256,7 @@ def test_the_exit_code_is_1_for_a_problem_only(
     shm_bytes: int, broken: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = change(shm_bytes=shm_bytes, python=(3, 14, 0) if broken else (3, 12, 0), hostname="evil\x1b[31m canary-key")
-    facts = dataclasses.replace(facts, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "canary-key"}, addresses=())
+    facts = structs.replace(facts, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "canary-key"}, addresses=())
     monkeypatch.setattr("distprof.cli.doctor.command.gather_facts", lambda runs_dir: facts)
     monkeypatch.setenv("WANDB_API_KEY", "canary-key")
     assert run_verb(["doctor"]) == code
@@ -265,7 +266,7 @@ def test_the_exit_code_is_1_for_a_problem_only(
 
 
 def test_torch_that_does_not_answer_is_a_finding() -> None:
-    answer = json.dumps(dataclasses.asdict(ON_GPUS))
+    answer = json.dumps(make_plain(ON_GPUS))
     assert probe.read_answer(f"a line of someone else\n{answer}\n", "", 0) == (ON_GPUS, None)
     for said, complaint, ended, reason in (
         ("", "Traceback\nImportError: libcudnn.so.9\n", 1, "ImportError: libcudnn.so.9"),
@@ -301,7 +302,7 @@ def test_this_machine_is_examined_without_torch(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_folder_that_is_a_file_is_no_place_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
-    facts = dataclasses.replace(HEALTHY, runs_dir_problem=probe._locate_folder(tmp_path / "runs")[1])
+    facts = structs.replace(HEALTHY, runs_dir_problem=probe._locate_folder(tmp_path / "runs")[1])
     assert machine.check_disk(facts).found == f"{tmp_path / 'runs'} is not a folder"
 
 

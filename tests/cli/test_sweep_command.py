@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -63,9 +63,9 @@ def test_a_sweep_is_resumed_where_it_failed(monkeypatch: pytest.MonkeyPatch) -> 
         sweep(*swept)
     found = read_sweep(Path("swept"))
     with pytest.raises(UsageError, match=r"another sweep \(job 1 differs\)"):
-        continue_sweep(dataclasses.replace(found, jobs=found.jobs[::-1]), Path("swept"))
+        continue_sweep(structs.replace(found, jobs=found.jobs[::-1]), Path("swept"))
     with pytest.raises(UsageError, match=r"another sweep \(3 jobs, not 2\)"):
-        continue_sweep(dataclasses.replace(found, jobs=found.jobs[:2]), Path("swept"))
+        continue_sweep(structs.replace(found, jobs=found.jobs[:2]), Path("swept"))
     assert sweep(*swept, "sweep.resume=swept", "sweep.timeout_s=50") == EXIT_PARTIAL, "one job is refused again"
     assert list_ends() == ["completed", "refused", "completed"]
     assert "1 of them completed before" in Path("shown").read_text()

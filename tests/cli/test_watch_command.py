@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import pty
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from benchmarks.fuzz.cases import make_case
@@ -57,7 +57,7 @@ class GrowingJob:
         self.writers = [
             StreamWriter(
                 rank_path(folder, info.rank), run_id=run.meta.run_id, world_size=run.meta.world_size,
-                info=dataclasses.replace(info, ended=None),
+                info=structs.replace(info, ended=None),
             )
             for info in run.ranks
         ]  # fmt: skip
@@ -83,8 +83,8 @@ def simulated() -> Run:
 def job(tmp_path: Path, simulated: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrowingJob]:
     """Which ranks live is told by the job, since this process holds all their locks."""
     here = os.uname().nodename
-    ranks = tuple(dataclasses.replace(info, host=here) for info in simulated.ranks)
-    made = GrowingJob(tmp_path / "run", dataclasses.replace(simulated, ranks=ranks))
+    ranks = tuple(structs.replace(info, host=here) for info in simulated.ranks)
+    made = GrowingJob(tmp_path / "run", structs.replace(simulated, ranks=ranks))
 
     def is_held(descriptor: int) -> bool:
         name = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -203,9 +203,9 @@ def test_the_kernel_tells_whether_a_rank_lives(tmp_path: Path, simulated: Run) -
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
-        info = dataclasses.replace(simulated.ranks[0], host=os.uname().nodename)
-        alone = dataclasses.replace(simulated.meta, world_size=1)
-        job = GrowingJob(tmp_path / "run", dataclasses.replace(simulated, meta=alone, ranks=(info,)))
+        info = structs.replace(simulated.ranks[0], host=os.uname().nodename)
+        alone = structs.replace(simulated.meta, world_size=1)
+        job = GrowingJob(tmp_path / "run", structs.replace(simulated, meta=alone, ranks=(info,)))
         job.write(30)
         os.write(told, b".")
         signal.pause()
@@ -276,7 +276,7 @@ def test_ranks_that_may_be_started_again_are_waited_for(
     job: GrowingJob, capsys: pytest.CaptureFixture[str], ended: str, restarts_left: int, comes: bool, said: bool
 ) -> None:
     launch = Launch(agents=("a0a0",), job=0, restarts=(0,), restarts_left=restarts_left)
-    write_meta(job.folder, dataclasses.replace(job.run.meta, launch=launch))
+    write_meta(job.folder, structs.replace(job.run.meta, launch=launch))
     clock, again = Clock(), job.folder / "generation-1"
 
     class Waits(Keyboard):
@@ -330,7 +330,7 @@ def test_without_a_name_the_run_that_runs_or_else_the_latest_is_taken(
     assert find_latest_run(tmp_path / "runs") is None
     for name, started in (("b", "2026-01-01"), ("a", "2026-01-03"), ("c", "2026-01-02")):
         (tmp_path / "runs" / name).mkdir(parents=True)
-        write_meta(tmp_path / "runs" / name, dataclasses.replace(simulated.meta, started_utc=started))
+        write_meta(tmp_path / "runs" / name, structs.replace(simulated.meta, started_utc=started))
     (tmp_path / "runs" / "d").mkdir()
     (tmp_path / "runs" / "e").mkdir()
     (tmp_path / "runs" / "e" / "run.json").write_text("{")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +12,13 @@ import pytest
 from hydra import initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from omegaconf import DictConfig, OmegaConf
 
 from distprof.config.check import check
 from distprof.config.schema import AccelerateConfig, Config, DdpConfig, NoLoggerConfig, TextDataConfig, decode
 from distprof.errors import DataError, UsageError
+from distprof.facts.plain import make_plain
 from tests.ranks import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -83,7 +84,7 @@ def test_every_folder_of_conf_is_in_the_defaults_list() -> None:
 
 
 def test_only_our_own_keys_are_composed() -> None:
-    assert set(compose()) == {field.name for field in dataclasses.fields(Config)}
+    assert set(compose()) == set(Config.__struct_fields__)
 
 
 @pytest.mark.parametrize(("device", "expected"), [(ON_GPU, (1024, "bf16", 50)), (ON_CPU, (128, "fp32", 8))])
@@ -94,10 +95,10 @@ def test_the_default_job_is_shortened_on_a_cpu(device: int, expected: tuple[int,
 
 def test_a_window_keeps_the_rest_of_phases() -> None:
     phases, kernels = (decode(Config, compose(f"profile={level}")).profile for level in ("phases", "kernels"))
-    assert dataclasses.replace(kernels, level="phases") == phases
+    assert structs.replace(kernels, level="phases") == phases
     assert (kernels.window_steps, phases.window_steps) == (kernels.kernel_steps + 1, 0)
     modules = decode(Config, compose("profile=modules")).profile
-    assert dataclasses.replace(modules, level="phases") == phases and modules.window_steps == modules.module_steps + 2
+    assert structs.replace(modules, level="phases") == phases and modules.window_steps == modules.module_steps + 2
 
 
 def test_an_experiment_changes_other_groups() -> None:
@@ -204,7 +205,7 @@ def test_decoding_what_was_decoded_changes_nothing(data: st.DataObject) -> None:
             {"name": "single"}, {"name": "fsdp", "reshard_after_forward": False, "replicas": 1},
         ]),
     })))  # fmt: skip
-    assert decode(Config, dataclasses.asdict(config)) == config
+    assert decode(Config, make_plain(config)) == config
 
 
 PLAIN = st.recursive(
@@ -222,7 +223,7 @@ def test_any_value_is_taken_or_refused_by_its_path(path: str, value: object) -> 
         config = make_config({path: value})
     except UsageError as error:
         refusal = str(error)
-    assert refusal.startswith(path) if refusal else decode(Config, dataclasses.asdict(config)) == config
+    assert refusal.startswith(path) if refusal else decode(Config, make_plain(config)) == config
 
 
 # Combinations

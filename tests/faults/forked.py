@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tests.frozen import freeze_imported
 from tests.ranks import find_ports, make_environment, prepare_server, tell_rank
@@ -28,8 +29,7 @@ from tests.ranks import find_ports, make_environment, prepare_server, tell_rank
 LIMIT_S = 240.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """One command line and its environment."""
 
     arguments: Sequence[str]
@@ -43,8 +43,7 @@ class Command:
     """What ``python -m`` would run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """How it ended."""
 
     code: int

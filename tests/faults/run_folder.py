@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.facts.run import Phase, Run
@@ -37,7 +38,7 @@ def write_stream(folder: Path, run: Run, position: int, **changes: object) -> Pa
     info = run.ranks[position]
     named = {"run_id": run.meta.run_id, "world_size": run.meta.world_size, **changes}
     path = rank_path(folder, info.rank)
-    writer = StreamWriter(path, info=dataclasses.replace(info, ended=None), **named)  # type: ignore[arg-type]
+    writer = StreamWriter(path, info=structs.replace(info, ended=None), **named)  # type: ignore[arg-type]
     (table,) = run.collectives
     order = tuple(
         IssuedCollective(kind, 0, phase, size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
@@ -157,7 +157,7 @@ def test_fault_40_traces_of_different_jobs_are_refused_with_the_reason(
 
 def test_fault_40_runs_of_different_ids_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [
-        write_run(tmp_path / name, dataclasses.replace(RUN, meta=dataclasses.replace(RUN.meta, run_id=name)))
+        write_run(tmp_path / name, structs.replace(RUN, meta=structs.replace(RUN.meta, run_id=name)))
         for name in ("one", "two")
     ]
     assert run_verb(["report", *map(str, folders)]) == EXIT_FAILED

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -69,7 +69,7 @@ def compare(world: World, whole: list[int]) -> None:
         )
         # DDP's own buckets beside the gradients; or the last layer, padded to a row for each rank: four numbers.
         communication = 4 * whole[0] if shards == 1 else 4 * shards * 4
-        assert train_once(wrapped) == dataclasses.replace(memory, communication=communication)
+        assert train_once(wrapped) == structs.replace(memory, communication=communication)
 
 
 def check_report(report: ModuleReport, plain: nn.Module, whole: list[int]) -> None:

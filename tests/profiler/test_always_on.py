@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import socket
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import distprof
 from distprof.analyze import analyze
@@ -40,7 +40,7 @@ def make_metrics(num_ranks: int = 2, **columns: object) -> Metrics:
         num_ranks=num_ranks, num_steps=4, num_warmup=0, host_ns={"forward": own, "all_reduce": 70 * MS - own},
         meta={"name": NAME}, columns={"memory_peak_bytes": 3e9, **columns},
     )  # fmt: skip
-    metrics = Metrics(dataclasses.replace(run.meta, work=None), run.ranks, now_s=lambda: 7.5)
+    metrics = Metrics(structs.replace(run.meta, work=None), run.ranks, now_s=lambda: 7.5)
     metrics.add(run.rows)
     return metrics
 

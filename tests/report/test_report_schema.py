@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import enum
 import json
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from msgspec import Struct, structs
 
 from benchmarks.simulate import Clocks, Delay, SimulatedBucket, SimulatedJob, simulate
 from distprof.__main__ import main
@@ -67,7 +67,7 @@ PARTS = {
         step_timeline,
     )
     for name, part in vars(module).items()
-    if dataclasses.is_dataclass(part) and isinstance(part, type) and part not in (Report, finding_texts.FindingText)
+    if isinstance(part, type) and issubclass(part, Struct) and part not in (Struct, Report, finding_texts.FindingText)
 }
 WORDS: dict[str, dict[str, Any]] = {
     "Finding": typing.get_type_hints(finding_texts.FindingText), "NotChecked": {"why": str}
@@ -102,7 +102,7 @@ RUNS: dict[str, Callable[[], Run]] = {
     "a stall in a shadow step": make_shadow_stall,
     "modules": make_module_run,
     "GPUs": lambda: make_job([make_gpu(21), make_gpu(5), None]),
-    "traces": lambda: dataclasses.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
+    "traces": lambda: structs.replace(make_run(), activity=(make_activity(0), make_activity(1, device=None))),
 }
 
 
@@ -206,7 +206,7 @@ def test_properties_are_the_fields_with_their_types(name: str) -> None:
     part = {"Report": Report, **PARTS}[name]
     described = (DOCUMENT if name == "Report" else DOCUMENT["$defs"][name])["properties"]
     hints = {**typing.get_type_hints(part), **WORDS.get(name, {})}
-    assert list(described) == [*(field.name for field in dataclasses.fields(part)), *WORDS.get(name, {})]
+    assert list(described) == [*part.__struct_fields__, *WORDS.get(name, {})]
     for field, schema in described.items():
         assert accepts(schema, hints[field]), f"{name}.{field}: {hints[field]} is not {schema}"
 

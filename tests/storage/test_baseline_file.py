@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.errors import DataError, UsageError
 from distprof.report.comparison_report import Average, Figure, RunFigures
@@ -16,7 +16,7 @@ from distprof.storage.baseline_file import MAX_BYTES, locate_baseline, read_base
 
 AVERAGE = Average(value_ns=1.23456789e8, variance_ns2=4.5, degrees_of_freedom=12.5, autocorrelation=0.25)
 STEP = Figure(scope="step", name="step", rank=None, place=None, clock="host", steps=40, mean=AVERAGE, usual=AVERAGE)
-FORWARD = dataclasses.replace(STEP, scope="phase", name="forward", usual=None)
+FORWARD = structs.replace(STEP, scope="phase", name="forward", usual=None)
 RUN = RunFigures(
     name="made", started_utc="2026-01-02T03:04:05+00:00", complete=True, figures=(STEP, FORWARD),
     environment={"job": {"ranks": "2"}, "configuration": {"train.steps": "60"}}, notes=("a note",),
@@ -24,7 +24,7 @@ RUN = RunFigures(
 
 
 def make_rank(rank: int, name: str) -> Figure:
-    return dataclasses.replace(STEP, scope="rank", name=name, rank=rank)
+    return structs.replace(STEP, scope="rank", name=name, rank=rank)
 
 
 def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_makes_a_baseline_too_large_is_left_out_and_told(tmp_path: Path) -> None:
     own = tuple(make_rank(rank, "own time") for rank in range(40))
     many = tuple(make_rank(rank, name) for rank in range(40) for name in ("forward", "backward", "optimizer", "data"))
-    write_baseline(tmp_path / "a.json", [dataclasses.replace(RUN, figures=(STEP, FORWARD, *own, *many))])
+    write_baseline(tmp_path / "a.json", [structs.replace(RUN, figures=(STEP, FORWARD, *own, *many))])
     (kept,) = read_baseline(tmp_path / "a.json")
     assert (tmp_path / "a.json").stat().st_size <= MAX_BYTES and kept.figures == (STEP, FORWARD, *own)
     assert kept.notes == ("a note", "the baseline leaves out phases of ranks: too many")
@@ -47,7 +47,7 @@ def test_what_makes_a_baseline_too_large_is_left_out_and_told(tmp_path: Path) ->
 def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "hunter2hunter2")
     keys = {"logger.api_key": "abcdefgh12345678", "train.note": "with hunter2hunter2 inside"}
-    write_baseline(tmp_path / "a.json", [dataclasses.replace(RUN, environment={"configuration": keys})])
+    write_baseline(tmp_path / "a.json", [structs.replace(RUN, environment={"configuration": keys})])
     text = (tmp_path / "a.json").read_text()
     assert "hunter2hunter2" not in text and "abcdefgh12345678" not in text and "train.note" in text
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
@@ -98,7 +98,7 @@ def test_collectives_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_times_on_the_device_come_back_on_its_clock_and_in_the_run(tmp_path: Path) -> None:
     device = DeviceTimes(arrival_ns=[-5, 30], end_ns=[40, None], exposed_ns=[11, None], left_ns=[45, None])
-    seen = dataclasses.replace(make_seen(0), device=device)
+    seen = structs.replace(make_seen(0), device=device)
     row = make_row(0)
     row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 90
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
@@ -123,7 +123,7 @@ def test_times_on_the_device_may_be_missing_anywhere(tmp_path: Path) -> None:
     row = make_row(0)
     row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 90
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
-    writer.write_steps([row], [None], [dataclasses.replace(make_seen(0, number=5), device=device)], GROUPS)
+    writer.write_steps([row], [None], [structs.replace(make_seen(0, number=5), device=device)], GROUPS)
     writer.close()
     stream = read_stream(tmp_path / "a")
     (table,) = stream.device_collectives
@@ -147,7 +147,7 @@ def test_impossible_times_on_the_device_are_left_out_with_a_warning(device: Devi
     row = make_row(0)
     row[COLUMN["begin_device_ns"]], row[COLUMN["step_device_ns"]] = 1_000, 100
     writer = StreamWriter(tmp_path / "a", run_id="r", world_size=2, info=INFO)
-    writer.write_steps([row], [None], [dataclasses.replace(make_seen(0), device=device)], GROUPS)
+    writer.write_steps([row], [None], [structs.replace(make_seen(0), device=device)], GROUPS)
     writer.close()
     stream = read_stream(tmp_path / "a")
     assert stream.device_collectives == () and len(stream.rows) == 1 and "left out" in stream.warnings[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.facts.gpu import GpuCaps, GpuSpan, join_gpus
 from distprof.storage.gpu_records import GpuReader, encode_gpu
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_back(drawn: list[tuple[int, ...]], counts: bool
     for length_ns, *numbers in drawn:
         spans.append(GpuSpan(at_ns, length_ns, *numbers))
         at_ns += length_ns
-    reader, caps = GpuReader(), dataclasses.replace(CAPS, counts_energy=counts, power_mw=None)
+    reader, caps = GpuReader(), structs.replace(CAPS, counts_energy=counts, power_mw=None)
     for part in (spans[:5], spans[5:]):
         assert reader.read(json.loads(json.dumps(encode_gpu(caps, part))))
     (read,) = reader.finish()

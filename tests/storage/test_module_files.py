@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -13,13 +12,14 @@ import numpy as np
 import pytest
 
 from distprof.facts.modules import ModuleTable, RankMemory
+from distprof.facts.plain import make_plain
 from distprof.storage import module_files
 from distprof.storage.module_files import encode_modules, module_path, read_modules
 from distprof.storage.safe_open import open_folder
 from tests.made_modules import make_table
 
 MEMORY = RankMemory(parameters=1, gradients=None, optimizer=0, buffers=3, activations=4, communication=None)
-SIZES = dataclasses.asdict(MEMORY)
+SIZES = make_plain(MEMORY)
 
 
 def write(folder: Path, table: ModuleTable, change: Callable[[Any], Any] | None = None) -> Path:
@@ -46,10 +46,10 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     found, left_out = read(tmp_path)
     assert left_out == []
     for table, back in zip(tables, found, strict=True):
-        for field in dataclasses.fields(ModuleTable):
+        for field in ModuleTable.__struct_fields__:
             np.testing.assert_equal(
-                np.round(value) if isinstance(value := getattr(table, field.name), np.ndarray) else value,
-                getattr(back, field.name),
+                np.round(value) if isinstance(value := getattr(table, field), np.ndarray) else value,
+                getattr(back, field),
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.facts.micro_batches import OPERATION_KINDS
 from distprof.facts.run import COLUMN
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_back(timed: list[tuple[tuple[int, ...], int, in
 
 def test_times_of_the_device_are_read_against_its_own_begin() -> None:
     lines, reader, begin_ns = OperationLines(), OperationReader(), 700
-    on_device = dataclasses.replace(DONE, on_device=True, start_ns=[begin_ns, begin_ns + 5, begin_ns + 30])
+    on_device = structs.replace(DONE, on_device=True, start_ns=[begin_ns, begin_ns + 5, begin_ns + 30])
     (schedule,), value = lines.encode(3, begin_ns, on_device)
     value = json.loads(json.dumps(value))
     assert reader.read_schedule(schedule)

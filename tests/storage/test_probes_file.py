@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import random
@@ -10,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from benchmarks.fuzz.values import dump, mutate
 from distprof.analyze import analyze
 from distprof.analyze.judge_probes import judge_probes
+from distprof.facts.plain import make_plain
 from distprof.facts.probes import PROBES_SCHEMA, ProbedPair, ProbedRank, SuspectProbes
 from distprof.render.html.html import render_html
 from distprof.render.sections.probes import describe_probes, show_probes
@@ -39,7 +40,7 @@ PROBES = SuspectProbes(
         for rank, peer in ((0, 1), (1, 2), (0, 2))
     ),
 )  # fmt: skip
-DOCUMENT = {"schema": PROBES_SCHEMA, "distprof_version": "1", **dataclasses.asdict(PROBES), "report": {"a": 1}}
+DOCUMENT = {"schema": PROBES_SCHEMA, "distprof_version": "1", **make_plain(PROBES), "report": {"a": 1}}
 SAID = "It is the device of rank 1 (its cores, host h): matrix products reach 500.0 MFLOP/s, 50.0 % less"
 
 
@@ -114,7 +115,7 @@ def test_whatever_stands_in_the_file_a_report_is_made(tmp_path: Path) -> None:
 
 def test_it_is_said_behind_the_verdict_on_the_terminal_on_the_page_and_in_the_file() -> None:
     run = make_run(num_ranks=3, num_steps=20)
-    report = analyze(dataclasses.replace(run, probes=PROBES))
+    report = analyze(structs.replace(run, probes=PROBES))
     assert report.probes == judge_probes(PROBES) and analyze(run).probes is None
     for render in (
         lambda console: render_terminal(report, console),

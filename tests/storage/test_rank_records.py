@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
+from distprof.facts.plain import make_plain
 from distprof.facts.run import COLUMN, Segments
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, decode_line, encode_line
@@ -287,11 +287,11 @@ def test_fault_36_steps_without_company_take_no_memory(tmp_path: Path) -> None:
         ('"clock_readings": [{"rank": 0, "at_ns": 0, "offset_ns": 0, "bound_ns": -1}]', "is impossible"),
         ('"link_readings": [{"rank": 1, "bytes_per_s": 0}]', "link_readings: a speed of 0 or less"),
         ('"last_link_readings": [{"rank": 1, "bytes_per_s": -1}]', "last_link_readings: a speed of 0 or less"),
-        (f'"work": {json.dumps({**dataclasses.asdict(WORK), "parameters": -1})}', "negative values"),
+        (f'"work": {json.dumps({**make_plain(WORK), "parameters": -1})}', "negative values"),
     ],
 )  # fmt: skip
 def test_fault_36_an_account_of_a_run_that_cannot_be_is_one_line(text: str, said: str, tmp_path: Path) -> None:
-    plain = json.dumps({"schema": "distprof.run/1.0", **dataclasses.asdict(make_meta())})
+    plain = json.dumps({"schema": "distprof.run/1.0", **make_plain(make_meta())})
     (tmp_path / "run.json").write_text(f"{plain[:-1]}, {text}}}", encoding="utf-8")
     with pytest.raises(DataError, match=said) as caught:
         read_run(tmp_path)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.arrays import FloatArray
+from distprof.facts.plain import make_plain
 from distprof.facts.run import COLUMN, CollectiveKind, Phase
 from distprof.storage import rotation
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
@@ -132,7 +133,7 @@ def test_a_writer_that_goes_on_while_it_is_read_leaves_no_hole(
 
 def test_steps_that_a_rank_has_dropped_do_not_look_as_if_it_had_not_taken_part(tmp_path: Path) -> None:
     folder = create_run_folder(runs_dir=str(tmp_path), run_dir=None, name="job", now=datetime(2026, 3, 4))
-    write_meta(folder, dataclasses.replace(META, config={"train": {"steps": 45, "warmup_steps": 0}}))
+    write_meta(folder, structs.replace(META, config={"train": {"steps": 45, "warmup_steps": 0}}))
     writers = [open_writer(folder, rank) for rank in range(2)]
     write(writers[0], range(45))  # keeps 30 to 44
     write(writers[1], range(45), at_once=12)  # keeps 24 to 44
@@ -162,10 +163,10 @@ def test_the_report_of_a_window_is_that_of_the_same_steps_of_the_whole(tmp_path:
             writer.write_end("completed", error=None, traceback=None, rows_lost=0, notes=())
             writer.close()
         run = read_run(folder)
-        ranks = tuple(dataclasses.replace(info, rows_dropped=0) for info in run.ranks)
-        report = analyze(dataclasses.replace(run, ranks=ranks, meta=META))  # without the note on what is dropped
+        ranks = tuple(structs.replace(info, rows_dropped=0) for info in run.ranks)
+        report = analyze(structs.replace(run, ranks=ranks, meta=META))  # without the note on what is dropped
         assert report.coverage.steps_measured == 15 and report.waits
-        reports.append(dataclasses.asdict(report))
+        reports.append(make_plain(report))
     assert reports[0] == reports[1]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from distprof.errors import DataError, UsageError
 from distprof.facts.arrays import FloatArray

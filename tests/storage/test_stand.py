@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distprof.facts.plain import make_plain
 from distprof.facts.stand import GroupState, Pending, RankState
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import encode_line
@@ -55,14 +55,14 @@ def test_what_goes_on_makes_it_void(then: str, tmp_path: Path) -> None:
     "changes",
     [
         {"source": "hearsay"}, {"step": -1}, {"step": 2**60}, {"stalled_s": -1.0}, {"stack": [1]}, {"mood": "good"},
-        {"stack": ["x"] * 100}, {"groups": [asdict(GROUP)] * 100}, {"groups": [{"group": "x"}]}, {"inside": None},
-        {"groups": [{**asdict(GROUP), "ranks": [-1]}]}, {"groups": [{**asdict(GROUP), "ranks": ["0"]}]},
-        {"groups": [{**asdict(GROUP), "pending": {"number": -1, "kind": "x", "in_step": None}}]},
+        {"stack": ["x"] * 100}, {"groups": [make_plain(GROUP)] * 100}, {"groups": [{"group": "x"}]}, {"inside": None},
+        {"groups": [{**make_plain(GROUP), "ranks": [-1]}]}, {"groups": [{**make_plain(GROUP), "ranks": ["0"]}]},
+        {"groups": [{**make_plain(GROUP), "pending": {"number": -1, "kind": "x", "in_step": None}}]},
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_leaves_the_words(changes: dict[str, Any], tmp_path: Path) -> None:
     make_writer(tmp_path / "a").close()
-    stand = {**asdict(STAND), **changes}
+    stand = {**make_plain(STAND), **changes}
     with (tmp_path / "a").open("ab") as file:
         file.write(encode_line({"type": "state", "error": "in step 5", "stand": stand}))
     info = read_stream(tmp_path / "a").info

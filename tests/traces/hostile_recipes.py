@@ -6,9 +6,10 @@ import json
 import os
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 
@@ -24,8 +25,7 @@ EVIL_NAMES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hostile:
+class Hostile(Struct, frozen=True, kw_only=True):
     """One kind of attack."""
 
     name: str

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.errors import DataError
+from distprof.facts.plain import make_plain
 from distprof.facts.run import COLUMN, Clock
 from distprof.facts.trace import Trace
 from distprof.render.html.html import render_html
@@ -29,8 +30,8 @@ def trace_all(traces: list[Trace]) -> list[TracedRank]:
 
 
 def rename(traced: TracedRank, **head: object) -> TracedRank:
-    claim = dataclasses.replace(traced.claim, head=dataclasses.replace(traced.head, **head))  # type: ignore[arg-type]
-    return dataclasses.replace(traced, claim=claim)
+    claim = structs.replace(traced.claim, head=structs.replace(traced.head, **head))  # type: ignore[arg-type]
+    return structs.replace(traced, claim=claim)
 
 
 def test_a_delayed_rank_is_named_with_its_phase_whatever_its_clock_shows() -> None:
@@ -95,7 +96,7 @@ def test_ranks_that_nobody_names_are_counted_in_the_order_read() -> None:
 
 def test_a_trace_without_steps_is_a_report_of_the_whole_trace() -> None:
     (trace,) = make_job(num_ranks=1, num_steps=2)
-    bare = dataclasses.replace(trace, ranges=SyntheticTrace().build().ranges)
+    bare = structs.replace(trace, ranges=SyntheticTrace().build().ranges)
     report = analyze(assemble_run(trace_all([bare])))
     assert report.coverage.complete and report.coverage.ranks_present == (0,)
     assert report.headline.step_mean_ns is None
@@ -119,7 +120,7 @@ def test_what_traces_do_not_tell_is_none_and_their_ranks_have_no_end() -> None:
     assert [(info.source, info.ended, info.local_rank) for info in run.ranks] == [("trace", None, None)] * 2
     report = analyze(run)
     assert report.coverage.ranks_missing == () and {rank.source for rank in report.ranks} == {"trace"}
-    plain = json.dumps(dataclasses.asdict(report))
+    plain = json.dumps(make_plain(report))
     assert '"n/a"' not in plain and '"traced"' not in plain
     page = render_html(report)
     assert "None" not in page and "started n/a" not in page and "<td>unknown</td>" not in page

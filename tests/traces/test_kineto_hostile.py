@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.errors import DataError
 from distprof.facts.trace import Activities, Calls, Ranges, Trace
@@ -35,15 +35,15 @@ from tests.kineto_file import (
 def spell(trace: Trace) -> dict[str, Any]:
     """Everything in a trace, with names instead of their codes."""
     tables: dict[str, Any] = {}
-    for table in dataclasses.fields(Trace)[2:]:
-        columns = getattr(trace, table.name)
-        for column in dataclasses.fields(columns):
-            values = getattr(columns, column.name)
+    for table in Trace.__struct_fields__[2:]:
+        columns = getattr(trace, table)
+        for column in columns.__struct_fields__:
+            values = getattr(columns, column)
             values = values if values is None else values.tolist()
-            if column.name in ("name", "domain", "group"):
+            if column in ("name", "domain", "group"):
                 values = [trace.names[value] if value >= 0 else None for value in values]
-            tables[f"{table.name}.{column.name}"] = values
-    return {**tables, "head": dataclasses.replace(trace.head, path=""), "names": sorted(trace.names)}
+            tables[f"{table}.{column}"] = values
+    return {**tables, "head": structs.replace(trace.head, path=""), "names": sorted(trace.names)}
 
 
 def name_all(trace: Trace, table: Activities | Calls | Ranges) -> list[str]:

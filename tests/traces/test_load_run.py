@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.synthetic_traces import make_kineto
 from distprof.analyze import analyze
@@ -22,6 +22,7 @@ from distprof.traces.reduce.phase_names import NameMap
 from tests.factories import make_meta
 from tests.kineto_file import make_sound, write_kineto
 from tests.storage.test_run_folder import write_rank
+from tests.traces.traced_ranks import unpack
 
 NAMES = NameMap()
 
@@ -44,8 +45,7 @@ def make_run_folder(tmp_path: Path) -> Path:
 
 
 def assert_alike(one: Sequence[TraceSummary], other: Sequence[TraceSummary]) -> None:
-    """They hold arrays, which ``==`` does not compare."""
-    np.testing.assert_equal([dataclasses.asdict(item) for item in one], [dataclasses.asdict(item) for item in other])
+    np.testing.assert_equal([*map(unpack, one)], [*map(unpack, other)])
 
 
 @pytest.mark.slow
@@ -143,5 +143,5 @@ def test_traces_named_beside_a_run_folder_are_joined_to_it(tmp_path: Path) -> No
     shutil.copytree(tmp_path / "traces", run_folder / "kernels")
     inside = load_run(run_folder)
     assert_alike(
-        *([dataclasses.replace(item, head=run.activity[0].head) for item in found.activity] for found in (inside, run))
+        *([structs.replace(item, head=run.activity[0].head) for item in found.activity] for found in (inside, run))
     )

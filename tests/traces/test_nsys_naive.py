@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from distprof.traces.nsys import columns as nsys_columns
 from distprof.traces.nsys import pages as nsys_pages
@@ -84,8 +84,7 @@ def test_every_row_is_read_as_a_naive_reading_has_it(
     assert sum(len(trace.os_calls.begin_ns) for trace in traces) == len(rows_of["OSRT_API"])
 
 
-@dataclasses.dataclass
-class NaiveProcess:
+class NaiveProcess(Struct):
     """One process of an export, read row by row as the schema says."""
 
     pid: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct, to_builtins
+
 from distprof.facts.trace import TraceHead
 from distprof.facts.trace_summary import Category, DeviceTime, KernelTotal, QueueLength, RangeTotal, TraceSummary
 from tests.factories import MS
@@ -12,6 +14,11 @@ DEVICE = DeviceTime(
     span_ns=200, compute_ns=100, memory_ns=10, idle_communication_ns=30, idle_host_ns=24, idle_launch_ns=16,
     idle_unknown_ns=20, memory_busy_ns=15, communication_busy_ns=40,
 )  # fmt: skip
+
+
+def unpack(record: Struct) -> Any:
+    """A record as containers, with lists for arrays, which ``==`` of two records cannot compare."""
+    return to_builtins(record, enc_hook=lambda array: array.tolist())
 
 
 def make_kernel(name: str = "gemm", total_ns: int = 100, **changes: Any) -> KernelTotal:

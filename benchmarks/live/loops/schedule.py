@@ -9,17 +9,16 @@ run under the profiler as the judged steps do, and are marked as warm-up, which 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.live.live_job import LiveDelay, LiveJob
 
 WARMUP, CALIBRATION = 4, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """One step, or several where ranks wait for each other only after so many."""
 
     number: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from benchmarks.simulate import SimulatedJob
 from benchmarks.verdicts.verdict_rows.row import Draws, Row, add, draw_delay, draw_size, find_step, make_plain

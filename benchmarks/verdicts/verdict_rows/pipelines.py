@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.simulate.pipeline_job import PipelineJob
 from benchmarks.verdicts.verdict_rows.row import Draws, draw_size
@@ -17,8 +18,7 @@ REPLICAS = (2, 3, 4)
 PARTS = ((Kind.FORWARD, Kind.BACKWARD), (Kind.FORWARD,), (Kind.BACKWARD,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRow:
+class PipelineRow(Struct, frozen=True, kw_only=True):
     """Jobs of one kind, as `benchmarks.verdicts.verdict_rows.row.Row` for those of data parallelism."""
 
     name: str

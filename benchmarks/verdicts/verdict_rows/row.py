@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from benchmarks.simulate import Clocks, Delay, SimulatedJob
 from distprof.facts.run import Part, Phase, Stretch
@@ -21,8 +22,7 @@ APART = Clocks(offset_ns=3e9, drift_ratio=20e-6, bound_ns=20_000)
 Draws = np.random.Generator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """Jobs of one kind."""
 
     name: str

@@ -4,10 +4,10 @@ ranks that meet every k-th step."""
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.simulate import Between, Delay, SimulatedJob
 from benchmarks.verdicts.verdict_rows.row import (

@@ -7,10 +7,10 @@ Both clocks together do: a device that works on what its host launched long ago 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.off_cpu import explain_off_cpu
 from distprof.analyze.causes.outliers import count_stalls, is_only_its_own
@@ -104,7 +104,7 @@ def _report_named(
     first, last = _step_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
     stalls = item.kind is VerdictKind.STALLS
     cause, off_cpu = name_cause(measured_steps, cycles, item)
-    return dataclasses.replace(
+    return structs.replace(
         _report(measured_steps, cycles, item.kind, cost, joint_ns, scale),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, hosts=item.hosts,

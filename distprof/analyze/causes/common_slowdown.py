@@ -15,10 +15,10 @@ Detection, 6.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.lateness import describe_excess
 from distprof.analyze.cycles.sync_cycles import SyncCycles
@@ -61,15 +61,15 @@ def remove_common_slowdown(cycles: SyncCycles, unexplained: Unexplained) -> tupl
     alpha = ALPHA_SET_ASIDE / (len(unexplained.phase_ns) * max(len(segments), 1))
     explained_ns = explain_by_speed([item.own_ns for item in segments], [item.code for item in segments], alpha)
     if explained_ns is None:
-        return [], dataclasses.replace(unexplained, segments=None)
+        return [], structs.replace(unexplained, segments=None)
     phase_ns = np.copy(unexplained.phase_ns)
     left = []
     for segment, taken_ns in zip(segments, explained_ns, strict=True):
         phase_ns[:, :, segment.code] -= taken_ns
         if not segment.is_whole_part:
-            left.append(dataclasses.replace(segment, own_ns=segment.own_ns - taken_ns))
+            left.append(structs.replace(segment, own_ns=segment.own_ns - taken_ns))
     work_ns = _take_share(unexplained.work_ns, explained_ns.sum(axis=0))
-    return [], dataclasses.replace(unexplained, phase_ns=phase_ns, work_ns=work_ns, segments=tuple(left))
+    return [], structs.replace(unexplained, phase_ns=phase_ns, work_ns=work_ns, segments=tuple(left))
 
 
 def cut_parts(cycles: SyncCycles, unexplained: Unexplained) -> list[WorkSegment]:

@@ -6,10 +6,10 @@ next; a page on what they test, and at which level, is ``docs/verdict.md``.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
@@ -64,7 +64,7 @@ def list_candidates(
     unexplained = begin(measured_steps, cycles)
     for finder in finders:
         found, unexplained = finder(cycles, unexplained)
-        unexplained = dataclasses.replace(unexplained, candidates=(*unexplained.candidates, *found))
+        unexplained = structs.replace(unexplained, candidates=(*unexplained.candidates, *found))
     return unexplained.candidates
 
 
@@ -112,7 +112,7 @@ def _add_steady(item: CandidateCause, steady: CandidateCause) -> CandidateCause:
     row = int(item.rows[0])
     taken_ns = item.counterfactual.work_ns[row] + steady.counterfactual.work_ns[row] * item.acts[:, None]
     late_ns = float(np.median(taken_ns.sum(axis=1)[item.acts]))
-    return dataclasses.replace(item, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=late_ns)
+    return structs.replace(item, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=late_ns)
 
 
 def _add_irregular(steady: CandidateCause, item: CandidateCause) -> CandidateCause:
@@ -121,5 +121,5 @@ def _add_irregular(steady: CandidateCause, item: CandidateCause) -> CandidateCau
     taken_ns = steady.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
     if item.taken_ns >= BESIDE_RATIO * steady.taken_ns or _is_in_most(item, steady):
         late_ns = float(taken_ns.sum(axis=1)[steady.acts].mean())
-        steady = dataclasses.replace(steady, late_ns=late_ns, excess_ns=None)
-    return dataclasses.replace(steady, counterfactual=Counterfactual(work_ns={row: taken_ns}))
+        steady = structs.replace(steady, late_ns=late_ns, excess_ns=None)
+    return structs.replace(steady, counterfactual=Counterfactual(work_ns={row: taken_ns}))

@@ -8,12 +8,11 @@ their own, far larger than other events and alike, that strikes no other rank.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.causes.outliers import (
     ALPHA_PERIOD,
@@ -87,7 +86,7 @@ def detect_intermittent_ranks(cycles: SyncCycles, unexplained: Unexplained) -> t
     ]  # fmt: skip
     found = [*named, *_list_nobodys(cycles, [*before, *named])]
     left = unexplained.take_out([*before, *found])
-    return found, dataclasses.replace(left, with_events=unexplained)
+    return found, structs.replace(left, with_events=unexplained)
 
 
 def _count_families(events: list[Events], least_ns: float) -> int:
@@ -117,7 +116,7 @@ def join_parts(irregular: list[CandidateCause]) -> list[CandidateCause]:
             continue
         first, row = joined[place], int(item.rows[0])
         taken_ns = first.counterfactual.work_ns[row] + item.counterfactual.work_ns[row]
-        joined[place] = dataclasses.replace(
+        joined[place] = structs.replace(
             first, acts=first.acts | item.acts, counterfactual=Counterfactual(work_ns={row: taken_ns}),
             late_ns=float(np.median(taken_ns.sum(axis=1)[first.acts | item.acts])),
         )  # fmt: skip
@@ -163,8 +162,7 @@ def _name_ranks(
     return candidates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
+class _Named(Struct, frozen=True, kw_only=True):
     """Events of a rank that are not by chance."""
 
     chosen: IntArray

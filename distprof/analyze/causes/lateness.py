@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile
@@ -35,8 +34,7 @@ _ORDER: dict[Part, int] = {
 _COUNT = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, frozen=True, kw_only=True):
     """One part of all ranks' cycles against the median of the others', ns."""
 
     excess_ns: FloatArray
@@ -66,7 +64,7 @@ class Lateness:
 
     def take(self, row: int) -> Lateness:
         """That of one rank; the others have shown what its noise is."""
-        return dataclasses.replace(self, excess_ns=self.excess_ns[[row]], spread_ns=self.spread_ns[[row]])
+        return structs.replace(self, excess_ns=self.excess_ns[[row]], spread_ns=self.spread_ns[[row]])
 
 
 def measure_lateness(own_ns: FloatArray) -> Lateness:

@@ -6,10 +6,10 @@ replay says what it costs. In which gap between two collectives a rank pauses is
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.lateness import can_hold
 from distprof.analyze.cycles.cycle_parts import take_columns
@@ -87,7 +87,7 @@ def take_out(
         counterfactual=Counterfactual(work_ns=work_ns), pattern=None if acts.all() else Pattern.INTERMITTENT,
         reason=reason,
     )  # fmt: skip
-    return [candidate], dataclasses.replace(unexplained, phase_ns=unexplained.phase_ns - taken_ns, work_ns=left_ns)
+    return [candidate], structs.replace(unexplained, phase_ns=unexplained.phase_ns - taken_ns, work_ns=left_ns)
 
 
 def _locate(cycles: SyncCycles, own_ns: FloatArray, taken_ns: FloatArray) -> FloatArray:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.causes.lateness import can_hold
 from distprof.analyze.causes.stalls import FAR_RATIO, far_limit_ns
@@ -57,8 +56,7 @@ STALLED_RATIO = 0.2
 """Share of the cycles up to which events that are each as long as a stall are stalls."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class Events(Struct, frozen=True, kw_only=True):
     """The events of one part, by rank and then by cycle; each ``[num_events]``."""
 
     part: int
@@ -77,8 +75,7 @@ class Events:
         return np.setdiff1d(self.chosen, self.at[self.rows == row], assume_unique=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outliers:
+class Outliers(Struct, frozen=True, kw_only=True):
     """What takes single ranks far longer than usual in a run."""
 
     events: list[Events]

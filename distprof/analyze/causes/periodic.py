@@ -8,11 +8,11 @@ significance level is that of the whole job. Source: Wilcoxon (1945), Individual
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.lateness import can_hold, locate_delay
@@ -73,7 +73,7 @@ def detect_periodic_ranks(cycles: SyncCycles, unexplained: Unexplained) -> tuple
         found = _list_periodic(cycles, unexplained)
     if found:
         _, unexplained = remove_common_slowdown(cycles, as_recorded.take_out([*events, *found]))
-    return found, dataclasses.replace(unexplained, candidates=tuple(kept))
+    return found, structs.replace(unexplained, candidates=tuple(kept))
 
 
 def _list_periodic(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCause]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, is_slower_throughout
 from distprof.analyze.causes.lateness import Lateness, can_hold, describe_excess, locate_delay, measure_lateness
@@ -51,7 +50,7 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
         if len(rows) > 1 and late_ns >= MIN_TAKEN_RATIO * usual_cycle_ns:
             item = _make_candidate(cycles, unexplained, host, rows, sure)
             throughout = _is_throughout(late, index, unexplained)
-            found.append(dataclasses.replace(item, part=None, is_throughout=True) if throughout else item)
+            found.append(structs.replace(item, part=None, is_throughout=True) if throughout else item)
     return found, unexplained
 
 

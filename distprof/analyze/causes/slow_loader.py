@@ -8,11 +8,10 @@ the waiting.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.causes.measured_pauses import take_out
 from distprof.analyze.cycles.cycle_parts import take_columns
@@ -47,8 +46,7 @@ _WAITS: tuple[tuple[Part, str], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Load:
+class _Load(Struct, frozen=True, kw_only=True):
     """What the loader of a rank does for a step; ns."""
 
     workers: int
@@ -118,7 +116,7 @@ def _allow_for_bringing(item: CandidateCause, brought_ns: FloatArray) -> Candida
         total_ns = taken_ns.sum(axis=1, keepdims=True)
         more[row] = taken_ns * np.divide(brought_ns[row], total_ns, out=np.zeros_like(total_ns), where=total_ns > 0)
     ends = (more, {row: -more_ns for row, more_ns in more.items()})
-    return dataclasses.replace(item, ends=tuple(Counterfactual(work_ns=each) for each in ends))
+    return structs.replace(item, ends=tuple(Counterfactual(work_ns=each) for each in ends))
 
 
 def _read_load(run: Run, position: int, steps: IntArray) -> _Load | None:

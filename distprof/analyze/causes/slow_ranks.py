@@ -6,11 +6,10 @@ is that of the whole job: the more ranks and parts there are, the surer a single
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from distprof.analyze.causes.common_slowdown import (
     MIN_SEGMENT_RATIO,
@@ -58,8 +57,7 @@ Stretch = tuple[int, int]
 """Of cycles: the first, and the one after the last."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Rank:
+class _Rank(Struct, kw_only=True):
     """What is known about one rank that may be late; each lateness has its row alone."""
 
     row: int
@@ -166,7 +164,7 @@ def _join_drifting(found: list[CandidateCause]) -> list[CandidateCause]:
             whole_ns = taken_ns.sum(axis=1)
             mean_ns = float(whole_ns[acts].mean())
             excess_ns = None if item.excess_ns is None else item.excess_ns - whole_ns + mean_ns
-            joined[-1] = dataclasses.replace(
+            joined[-1] = structs.replace(
                 before, acts=acts, counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=mean_ns,
                 excess_ns=excess_ns,
             )  # fmt: skip

@@ -8,9 +8,8 @@ moves its data holds up everybody alike; all leave late together, and nobody can
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
@@ -32,8 +31,7 @@ LATE_RATIO = 0.5
 """Share of the lost time by which one rank must arrive after all others to be named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Late:
+class _Late(Struct, frozen=True, kw_only=True):
     """A rank that arrived late at a collective."""
 
     row: int
@@ -42,8 +40,7 @@ class _Late:
     """It left a wait late. False: it had more to do than usual."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Times:
+class _Times(Struct, frozen=True, kw_only=True):
     """When each rank arrived at each collective of the far too long cycles and when it could go on, ns.
 
     ``[num_ranks, num_far, num_collectives]``, counted from when the median rank left the wait before.

@@ -9,11 +9,10 @@ is taken for its tokens.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained
@@ -50,8 +49,7 @@ PRECISION_RATIO = 1e-3
 """A slope that changes by less, relatively, has converged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnequalData:
+class UnequalData(Struct, frozen=True, kw_only=True):
     """What different amounts of data explain."""
 
     ns_per_token: FloatArray
@@ -76,7 +74,7 @@ def detect_unequal_data(cycles: SyncCycles, unexplained: Unexplained) -> tuple[l
         if item is None:
             continue
         candidates.append(item.candidate)
-        unexplained = dataclasses.replace(
+        unexplained = structs.replace(
             unexplained, phase_ns=unexplained.phase_ns - item.explained_ns, work_ns=unexplained.work_ns - item.work_ns
         )
     return candidates, unexplained
@@ -144,8 +142,7 @@ def _make_candidate(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slope:
+class Slope(Struct, frozen=True, kw_only=True):
     """Time per token."""
 
     ns_per_token: float

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.causes.cause_report import (
     CRITICAL_RATIO,
@@ -119,7 +118,7 @@ def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) ->
     measured that itself. What the others wait for may be a missing rank, so nothing is said about cost."""
     if found.kind in _ABOUT_RANKS:
         reason = "ranks are missing: the slowest may be one of them"
-        return dataclasses.replace(
+        return structs.replace(
             found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, stretch_lost_ratio=None,
             waited_ns=None, reason=reason,
         )  # fmt: skip
@@ -189,7 +188,7 @@ def _blame_nobody(measured_steps: MeasuredSteps, cycles: SyncCycles, cause_costs
     kind, cost = VerdictKind.JITTER, jitter
     if moving.lost_ratio.low >= UNNAMED_RATIO and moving.lost_ratio.value > jitter.lost_ratio.value:
         kind, cost = VerdictKind.COMMUNICATION, moving
-    return dataclasses.replace(
+    return structs.replace(
         _no_verdict(cycles, _explain_nobody(measured_steps, cycles)),
         kind=kind if cost.lost_ratio.low >= UNNAMED_RATIO else VerdictKind.NONE,
         lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,

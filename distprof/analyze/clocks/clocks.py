@@ -7,10 +7,10 @@ the errors of the readings and any change of rate between them. Times closer tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.run import ClockReading, Run
@@ -23,8 +23,7 @@ MAX_WANDER_RATIO = 1e-6
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
+class Track(Struct, frozen=True, kw_only=True):
     """The readings of one clock, in order. ``[num_readings]`` each."""
 
     at_ns: FloatArray
@@ -34,8 +33,7 @@ class Track:
     bound_ns: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockMap:
+class ClockMap(Struct, frozen=True, kw_only=True):
     """Every rank's monotonic clock against rank 0's, or any clocks of the ranks against a reference clock.
 
     Positions are those of ``Run.ranks``; arrays keep their shape.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof.analyze.clocks.clocks import MAX_DRIFT_RATIO, UNKNOWN, ClockMap, Track, drift_ratio, map_clocks
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
@@ -32,8 +33,7 @@ MAX_WIDTH = 3.0
 """An anchor whose bound is so many times the median's says less than its neighbours do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndCheck:
+class EndCheck(Struct, frozen=True, kw_only=True):
     """How far apart common collectives end on two ranks."""
 
     against: int
@@ -54,8 +54,7 @@ class EndCheck:
         return abs(self.gap_ns) <= self.bound_ns + END_SKEW_NS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceClockMap:
+class DeviceClockMap(Struct, frozen=True, kw_only=True):
     """Every rank's device clock against rank 0's host clock. Positions are those of ``Run.ranks``."""
 
     devices: ClockMap

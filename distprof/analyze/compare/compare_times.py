@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from distprof.analyze.stats.mean_interval import MeanError, combine_errors
 from distprof.analyze.stats.significance import t_quantile
@@ -40,8 +41,7 @@ MIN_SHARE_RATIO = 0.005
 """Of the step: shorter rows are not judged, and a difference of less matters to nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanTime:
+class MeanTime(Struct, frozen=True, kw_only=True):
     """One time of one side: the mean over its runs."""
 
     value_ns: float
@@ -51,8 +51,7 @@ class MeanTime:
     """Whether the error comes from what runs differ by, on both sides together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunVariance:
+class RunVariance(Struct, frozen=True, kw_only=True):
     """How much the mean of one run differs from that of another run of the same thing, squared and over the mean."""
 
     relative: float

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+
+from msgspec import structs
 
 from distprof.analyze.stats.mean_interval import MeanError, combine_errors
 from distprof.report.comparison_report import Average, Figure, RunFigures
@@ -16,7 +17,7 @@ Settings = tuple[tuple[str, str], ...]
 def measure_sweep(name: str, started_utc: str, jobs: Mapping[Settings, RunFigures], complete: bool) -> RunFigures:
     """A sweep as one run, whose step is the mean over its jobs, of which there is at least one."""
     figures = [
-        dataclasses.replace(run.step, scope="job", name=" ".join(f"{key}={value}" for key, value in settings))
+        structs.replace(run.step, scope="job", name=" ".join(f"{key}={value}" for key, value in settings))
         for settings, run in jobs.items()
     ]
     first = next(iter(jobs.values()))

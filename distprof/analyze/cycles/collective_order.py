@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import choose_blocks
@@ -19,8 +19,7 @@ ROUNDED_NS = 1.0
 """Differences of times on one clock up to this are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuedCollectives:
+class IssuedCollectives(Struct, frozen=True, kw_only=True):
     """What the ranks that count issue and wait for in a step, in order of issue.
 
     On the device clock, waits that begin later than their collective is issued are entries of their own.
@@ -49,8 +48,7 @@ class IssuedCollectives:
     that each follows the one before it in its group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedCollectives(IssuedCollectives):
+class OrderedCollectives(IssuedCollectives, frozen=True, kw_only=True):
     """When that was; the same index means the same kind and phase on every rank."""
 
     arrival_ns: FloatArray
@@ -98,8 +96,7 @@ def order_collectives(measured_steps: MeasuredSteps) -> OrderedCollectives | Non
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
+class _Order(Struct, frozen=True, kw_only=True):
     """One rank's collectives in the order it issues them."""
 
     shape: tuple[tuple[str, Phase], ...]

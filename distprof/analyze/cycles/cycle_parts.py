@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import fast_median
@@ -17,8 +17,7 @@ _OTHER = OWN_PARTS.index(Phase.OTHER)
 _TIMED = (Stretch.EVALUATION, Stretch.CHECKPOINT, Stretch.LOGGING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBetween:
+class TimeBetween(Struct, frozen=True, kw_only=True):
     """The time from the end of the step before to the begin of a step, ns, ``[num_ranks, num_cycles]``."""
 
     idle_ns: FloatArray

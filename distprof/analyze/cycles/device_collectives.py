@@ -15,10 +15,8 @@ from what these take.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.collective_order import OrderedCollectives, list_groups, list_steps
 from distprof.analyze.stats.measured_steps import MeasuredSteps
@@ -79,8 +77,7 @@ def mark_last(took_ns: FloatArray) -> BoolArray:
     return last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lane:
+class _Lane(Struct, frozen=True, kw_only=True):
     """The collectives of each rank's group that plays one part, such as the shards' or the replicas' group."""
 
     numbers: list[int]
@@ -131,8 +128,7 @@ def _list_followed(lanes: list[_Lane], origin_ns: FloatArray) -> dict[tuple[int,
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(Struct, frozen=True, kw_only=True):
     """A collective, the wait for it, or both at once."""
 
     lane: int
@@ -176,7 +172,7 @@ def _list_entries(lanes: list[_Lane], origin_ns: FloatArray) -> list[_Entry]:
             if waited and not at_once:
                 later_ns = (begin_ns - origin_ns).mean(axis=1)
                 entries.append(
-                    dataclasses.replace(
+                    structs.replace(
                         entry, at_ns=begin_ns, left_ns=left_ns, is_await=True, predecessor=None, bound=None,
                         usual_ns=later_ns,
                     )

@@ -7,12 +7,11 @@ a forward or a backward, as of sequence parallelism, is none between stages.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.clocks.device_clock import DeviceClockMap, map_device_clocks
@@ -34,8 +33,7 @@ _RECEIVES = {_FORWARD: NUMBERS[Kind.FORWARD_RECV], _BACKWARD: NUMBERS[Kind.BACKW
 _RECEIVE_OF = {_SENDS[kind]: _RECEIVES[kind] for kind in _SENDS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineOperations:
+class PipelineOperations(Struct, frozen=True, kw_only=True):
     """The operations of the steps that count, one element each, rank by rank in the order in which they began."""
 
     rank: IntArray
@@ -87,8 +85,7 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
         return None
     position = np.concatenate([np.full(len(each.step), at) for at, each in there])
     columns = {
-        field.name: np.concatenate([getattr(each, field.name) for _, each in there])
-        for field in dataclasses.fields(RankOperations)
+        name: np.concatenate([getattr(each, name) for _, each in there]) for name in RankOperations.__struct_fields__
     }
     whole = RankOperations(**columns)
     labels = [_label(each) for _, each in there]
@@ -141,9 +138,7 @@ def _choose(measured_steps: MeasuredSteps) -> list[tuple[int, RankOperations]]:
 
 def choose_operations(own: RankOperations, places: IntArray) -> RankOperations:
     """Some of a rank's operations, in this order."""
-    return RankOperations(
-        **{field.name: getattr(own, field.name)[places] for field in dataclasses.fields(RankOperations)}
-    )
+    return RankOperations(**{name: getattr(own, name)[places] for name in RankOperations.__struct_fields__})
 
 
 def _label(own: RankOperations) -> tuple[IntArray, IntArray]:

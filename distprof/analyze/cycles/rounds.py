@@ -6,9 +6,8 @@ one wait, as rows tell it: the many collectives that average parameters follow e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.cycles.cycle_parts import TimeBetween, read_between
 from distprof.analyze.stats.measured_steps import MeasuredSteps
@@ -23,8 +22,7 @@ _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 _IN_ORDER = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class Rounds(Struct, frozen=True, kw_only=True):
     """The rounds of one length, which most steps belong to, as far as all of their steps are known."""
 
     first: IntArray
@@ -40,8 +38,7 @@ class Rounds:
         return self.first + self.span - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTimes:
+class RoundTimes(Struct, frozen=True, kw_only=True):
     """What ranks did in each round, as the mean of its steps, ns."""
 
     phase_ns: FloatArray

@@ -7,11 +7,10 @@ Where ranks meet only every k-th step, a cycle is such a round, and its times ar
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.cycles.collective_order import (
     IssuedCollectives,
@@ -39,8 +38,7 @@ MAX_FORETOLD = 2_500_000
 _WAIT_CODES = [PHASE_CODE[phase] for phase in COMMUNICATION_PHASES]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncCycles(IssuedCollectives):
+class SyncCycles(IssuedCollectives, frozen=True, kw_only=True):
     """Own time, waits and transfers of the ranks that count, collective by collective, in order of issue."""
 
     source: str
@@ -138,7 +136,7 @@ def build_cycles(measured_steps: MeasuredSteps, timing: Timing | None) -> SyncCy
         return None
     warmup = (measured_steps.run.column("warmup")[measured_steps.present] == 1).any(axis=0)
     num_steps = len(warmup) - max(int(warmup.sum()), 1)  # the first step of all begins no cycle
-    return None if cycles is None else dataclasses.replace(cycles, num_in_run=num_steps // cycles.span)
+    return None if cycles is None else structs.replace(cycles, num_in_run=num_steps // cycles.span)
 
 
 def _order(measured_steps: MeasuredSteps, timing: Timing) -> OrderedCollectives | None:
@@ -161,7 +159,7 @@ def take_cycles(cycles: SyncCycles, chosen: IntArray) -> SyncCycles:
     """Some of the cycles, by index, ascending; neighbours are not copied."""
     first, end = (int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else (0, 0)
     where = slice(first, end) if end - first == len(chosen) else chosen
-    return dataclasses.replace(
+    return structs.replace(
         cycles, steps=cycles.steps[where], work_ns=cycles.work_ns[:, where], blocked_ns=cycles.blocked_ns[:, where],
         transfer_ns=cycles.transfer_ns[:, where], start_ns=cycles.start_ns[:, where],
         phase_ns=cycles.phase_ns[:, where], absent=None if cycles.absent is None else cycles.absent[where],
@@ -213,7 +211,7 @@ def _from_collectives(measured_steps: MeasuredSteps, timing: Timing) -> SyncCycl
         align_times(measured_steps, ordered, resume_ns)
         del resume_ns
         first_arrival_ns, transfer_ns, ahead = measure_transfers(measured_steps, ordered, blocked_ns)
-    issued = {item.name: getattr(ordered, item.name) for item in dataclasses.fields(IssuedCollectives)}
+    issued = {name: getattr(ordered, name) for name in IssuedCollectives.__struct_fields__}
     last = ordered.issued[-1]
     del ordered, arrival_ns
     between = read_between(measured_steps, positions, steps, before, clock)
@@ -260,7 +258,7 @@ def _lead_in(cycles: SyncCycles, between: TimeBetween, lead_ns: FloatArray) -> S
     def prepend(first: FloatArray, values: FloatArray) -> FloatArray:
         return np.moveaxis(np.concatenate([first[None], np.moveaxis(values, 2, 0)]), 0, 2)
 
-    return dataclasses.replace(
+    return structs.replace(
         cycles, groups=((("between steps", everyone),), *cycles.groups), absent=skipped,
         is_waited_on=np.concatenate([[True], cycles.is_waited_on]), issued=(Stretch.BETWEEN, *cycles.issued),
         kinds=(CollectiveKind.OTHER, *cycles.kinds), sizes_bytes=(None, *cycles.sizes_bytes),

@@ -9,9 +9,9 @@ four hosts with links of 400 Mbit/s: they were ahead by 10 to 29 % of the two al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.collective_order import OrderedCollectives
@@ -37,8 +37,7 @@ Z_LEAST = 2.0
 """Standard errors from what is measured to the least that transfers were ahead by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class Ahead(Struct, frozen=True, kw_only=True):
     """How far transfers were ahead when the last rank came to the first of the collectives up to a wait, ns.
 
     Each ``[num_cycles, num_collectives]``; 0 at all collectives but the first.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.significance import t_quantile
@@ -39,8 +39,7 @@ MIN_OTHERS = 2
 """Readings to compare with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkSpeeds:
+class LinkSpeeds(Struct, frozen=True, kw_only=True):
     """Probed speeds of the links between rank 0's host and others, bytes/s by the other host."""
 
     near: str | None
@@ -57,8 +56,7 @@ class LinkSpeeds:
         return {host: last / self.first[host] for host, last in self.last.items() if host in self.first}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowLink:
+class SlowLink(Struct, frozen=True, kw_only=True):
     """A link that is slower than it should be."""
 
     hosts: tuple[str, ...]
@@ -148,8 +146,7 @@ def _detect_slow_link(speeds: LinkSpeeds, hosts: Sequence[str], far: str) -> Slo
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LinkGap:
+class _LinkGap(Struct, frozen=True, kw_only=True):
     """A link against others, in logarithms."""
 
     gap: float

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.sync_cycles import SyncCycles
@@ -27,8 +27,7 @@ OWN_RATIO = 0.5
 takes elsewhere, it is not the link that is slow."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True, eq=False):
     """One collective of one group, in every cycle."""
 
     index: int
@@ -136,8 +135,7 @@ def _count_row_passes(measured_steps: MeasuredSteps) -> float:
     return sum(passes * float(np.nan_to_num(sizes[kind]).max(initial=0.0)) for kind, passes in PASSES.items())
 
 
-@dataclass(slots=True)
-class _Compared:
+class _Compared(Struct):
     """The transfers of the groups that some hosts have for themselves, and of the groups beside them."""
 
     took_ns: FloatArray

@@ -7,9 +7,8 @@ network between hosts becomes slow during the job, its own past shows what it co
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
@@ -73,7 +72,7 @@ def detect_slow_links(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
     slow = [(link.hosts, _excess_of_link(cycles, traffic, link, links)) for link in links]
     slow = slow or list_slow_groups(cycles, traffic)
     found = [
-        dataclasses.replace(
+        structs.replace(
             _make_candidate(traffic, speeds, hosts, probed.get(hosts), excess_ns),
             ends=_list_ends(cycles, traffic, probed[hosts], links) if hosts in probed else (),
         )
@@ -212,7 +211,7 @@ def list_changed_links(
     reason = "transfers between hosts take longer than before, and nothing else does"
     probed = [link.hosts for link in list_slowed(speeds)]
     return [
-        dataclasses.replace(
+        structs.replace(
             _make_changed(cycles, grown, took_ns, since, hosts, share),
             reason=f"{reason}; a probe at the end of the job finds this link slow" if hosts in probed else reason,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.live.live_metric_means import ElapsedSteps, choose_clock
 from distprof.analyze.stats.measured_steps import counts_between, subtract_exposed, sum_exposed
@@ -27,8 +27,7 @@ _WINDOWS = {"kernels": ("kernel_steps", "kernel_from", 1), "modules": ("module_s
 """By level: the keys of its window, and the steps that it runs before those that it keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLook:
+class RankLook(Struct, frozen=True, kw_only=True):
     """What is seen of a rank at one look."""
 
     info: RankInfo

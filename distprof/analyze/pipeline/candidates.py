@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
@@ -31,8 +31,7 @@ DEGREES_RATIO = 0.5
 """What a step tells of the variance of a mean, beyond its neighbours, as in `distprof.analyze.causes.lateness`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineCandidate:
+class PipelineCandidate(Struct, frozen=True, kw_only=True):
     """Something that stands out; fields as of `distprof.report.operations_report.PipelineCause`."""
 
     kind: PipelineCauseKind

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.pipeline.replay import Replay
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
@@ -15,8 +14,7 @@ each step forget within a few how far apart they began."""
 CLOSE_NS = 1e3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainedReplay:
+class ChainedReplay(Struct, frozen=True, kw_only=True):
     """A replay whose steps take as long as from their ranks' begin to their end, the mean over ranks: over consecutive
     steps that sums to the time that passed."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.pipeline.step_frame import StepFrame
@@ -16,8 +15,7 @@ LEAST_NS = 20e3
 """Collectives that no rank waits longer for, in the mean, are left out: they hold nobody up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveWaits:
+class CollectiveWaits(Struct, frozen=True, kw_only=True):
     """One element for each rank, step and collective."""
 
     slot: IntArray

@@ -9,9 +9,8 @@ waiting. The rules are those with which "Understanding Stragglers in Large Model
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import COMPUTE, KINDS, NUMBERS, Kind, Operations, number_workers
@@ -28,8 +27,7 @@ TRANSFERS = (
 """The computation, what it sends and receives, and how much higher the stage is that it sends to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationGraph:
+class OperationGraph(Struct, frozen=True, kw_only=True):
     """The operations of whole steps, sorted by worker, kind and number, and what each of them waits for."""
 
     operations: Operations
@@ -47,8 +45,7 @@ class OperationGraph:
     """The steps as recorded, ``[num_steps]``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shelf:
+class _Shelf(Struct, frozen=True, kw_only=True):
     """Where the operations of each worker and kind lie: one behind the other, by number."""
 
     operations: Operations

@@ -4,11 +4,10 @@ all that its ranks did.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
@@ -41,8 +40,7 @@ NEXT_RATIO = 0.02
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedPipeline:
+class JudgedPipeline(Struct, frozen=True, kw_only=True):
     """The recorded job as a graph, how well it replays, and what costs something."""
 
     recorded: Recorded
@@ -74,7 +72,7 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     except TableError as problem:
         return f"what waits for what cannot be told: {problem}"
     recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
-    recorded = dataclasses.replace(recorded, least=_measure_least(recorded))
+    recorded = structs.replace(recorded, least=_measure_least(recorded))
     errors = np.abs(recorded.step_ns / np.maximum(graph.base_ns, 1.0) - 1)
     error_ratio, worst = float(np.median(errors)), float(np.quantile(errors, 0.9))
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()

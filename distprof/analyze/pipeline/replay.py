@@ -6,9 +6,8 @@ Kahn (1962), Communications of the ACM 5, for the order. Steps of one structure 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.pipeline.graph import NONE, OperationGraph
 from distprof.errors import TableError
@@ -19,8 +18,7 @@ MOST_LEVELS = 20_000
 """So many operations of a step may wait for each other one by one: thirty times more than in the largest jobs known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Level:
+class _Level(Struct, frozen=True, kw_only=True):
     """Operations that start together in the order, and the groups of partners that are complete with them."""
 
     rows: IntArray
@@ -33,8 +31,7 @@ class _Level:
     sizes: IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(Struct, frozen=True, kw_only=True):
     """The order of a graph, in which it is replayed as often as one likes."""
 
     levels: tuple[_Level, ...]

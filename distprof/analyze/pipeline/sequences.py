@@ -7,9 +7,9 @@ but the micro-batch. Where both go together, it is unequal.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
 from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
@@ -25,8 +25,7 @@ MOST_RATIO = 0.8
 FEW_GROUPS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Passes:
+class _Passes(Struct, frozen=True, kw_only=True):
     """Forwards and backwards of micro-batches."""
 
     rows: IntArray

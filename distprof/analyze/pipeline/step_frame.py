@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import map_clocks
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
@@ -17,8 +16,7 @@ MOST_OPERATIONS = 1_000_000
 """Of more than so many, some steps are replayed, evenly spread over the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFrame:
+class StepFrame(Struct, frozen=True, kw_only=True):
     """The steps in which all ranks of all replicas did equally many passes; a worker is a stage of a replica."""
 
     steps: IntArray

@@ -9,9 +9,8 @@ recorded steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
 from distprof.analyze.pipeline.collective_waits import CollectiveWaits, list_collective_waits
@@ -28,8 +27,7 @@ _PASSES = [NUMBERS[kind] for kind in PASSES]
 _ISSUE, _COMPUTE, _WAIT, _MEET = range(4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadGraph:
+class ThreadGraph(Struct, frozen=True, kw_only=True):
     """The graph, and which of its nodes begin and end what each rank did in a step."""
 
     graph: OperationGraph
@@ -43,8 +41,7 @@ class ThreadGraph:
     """Those of them that come before the rank's first forward or backward of the step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Events:
+class _Events(Struct, frozen=True, kw_only=True):
     """What the ranks did, sorted by rank and step, and then by time; ``[num_events]`` each."""
 
     slot: IntArray

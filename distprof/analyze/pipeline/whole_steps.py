@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.pipeline.graph import TRANSFERS, locate_crossings
 from distprof.errors import TableError
@@ -16,8 +16,7 @@ JOINT = (Kind.PARAMS, Kind.GRADS, Kind.CLIP)
 """Kinds that every worker, or every replica of a stage, has equally often."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeSteps:
+class WholeSteps(Struct, frozen=True, kw_only=True):
     """The steps that can be replayed, and why the others cannot."""
 
     operations: Operations

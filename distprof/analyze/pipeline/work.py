@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.pipeline.graph import OperationGraph
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
@@ -29,8 +29,7 @@ class StepReplay(Protocol):
         """How long each step takes, ``[num_steps]``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeastWork:
+class LeastWork(Struct, frozen=True, kw_only=True):
     """How long operations take that nothing disturbs, where ranks share cores and other programs come in between: the
     shortest of those of a kind and chunk that a worker has. What disturbs many of them does not move it, and more to do
     lengthens all."""
@@ -46,8 +45,7 @@ class LeastWork:
     nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Struct, frozen=True, kw_only=True):
     """A job that is judged: its graph, the order of its replay, and what that says of the job as it is."""
 
     graph: OperationGraph

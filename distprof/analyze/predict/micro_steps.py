@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles, renumber
 from distprof.facts.arrays import FloatArray
@@ -49,7 +48,7 @@ def repeat_computing(cycles: SyncCycles, first: int, *, recorded: int, wanted: i
     work_ns, own_ns = cycles.work_ns.copy(), _sum_own_times(cycles) / recorded
     work_ns[:, :, first] += _sum_before(own_ns, max(wanted - recorded, 0))
     work_ns[:, :, first] = np.maximum(work_ns[:, :, first] - max(recorded - wanted, 0) * own_ns, 0)
-    return dataclasses.replace(cycles, work_ns=work_ns)
+    return structs.replace(cycles, work_ns=work_ns)
 
 
 def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncCycles | None:
@@ -90,7 +89,7 @@ def repeat_gathering(cycles: SyncCycles, *, recorded: int, wanted: int) -> SyncC
     order += after
     gaps_ns += [cycles.work_ns[:, :, at] for at in after]
     transfers_ns += [cycles.transfer_ns[:, :, at] for at in after]
-    return dataclasses.replace(
+    return structs.replace(
         cycles, groups=tuple(cycles.groups[at] for at in order), is_waited_on=cycles.is_waited_on[order],
         work_ns=np.stack(gaps_ns, axis=2), transfer_ns=np.stack(transfers_ns, axis=2),
         blocked_ns=np.zeros((*left_ns.shape, len(order))), issued=(), kinds=(), sizes_bytes=(), ahead=None,
@@ -107,7 +106,7 @@ def keep_gathered(cycles: SyncCycles) -> SyncCycles | None:
     ], dtype=bool)  # fmt: skip
     if not again.any() or again[-1]:
         return None
-    return dataclasses.replace(
+    return structs.replace(
         cycles,
         is_waited_on=cycles.is_waited_on & ~again,
         ahead=None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from distprof import __version__
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
@@ -28,8 +27,7 @@ from distprof.report.sweep_report import SCHEMA, SweepEffect, SweepPair, SweepRa
 from distprof.report.wait_report import ChangedSetting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSteps:
+class JobSteps(Struct, frozen=True, kw_only=True):
     """The measured steps of one job."""
 
     clock: Clock
@@ -99,7 +97,7 @@ def _describe_job(job: SweepJob, found: JobSteps | None) -> SweepRow:
     step_ns, tokens = found.step_ns, found.tokens_per_step
     total_ns = float(step_ns.sum())
     low_ns, high_ns = mean_confidence_interval(step_ns) or (None, None)
-    return dataclasses.replace(
+    return structs.replace(
         row, clock=found.clock.value, steps=len(step_ns), mean_ns=float(step_ns.mean()), mean_low_ns=low_ns,
         mean_high_ns=high_ns,
         median_ns=float(np.median(step_ns)), std_ns=float(step_ns.std(ddof=1)) if len(step_ns) > 1 else None,

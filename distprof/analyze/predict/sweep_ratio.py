@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.analyze.stats.significance import estimate_memory, t_quantile
 from distprof.analyze.stats.statistics import FEW, LEVEL
@@ -16,8 +17,7 @@ LEAST_STEPS = 3
 LEAST_PAIRS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRatio:
+class LogRatio(Struct, frozen=True, kw_only=True):
     """The logarithm of a ratio of two means."""
 
     value: float

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.replay import Counterfactual
@@ -22,8 +21,7 @@ MIN_COST_RATIO = 0.0025
 what it takes, as where one of two equal ranks is late: the other would have been last in half of the steps anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateCause:
+class CandidateCause(Struct, frozen=True, kw_only=True):
     """Found by statistics; the replay decides what it costs, and whether it is listed."""
 
     kind: VerdictKind
@@ -83,8 +81,7 @@ class CandidateCause:
         return int(at[-1] - at[0]) == len(at) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkSegment:
+class WorkSegment(Struct, frozen=True, kw_only=True):
     """All of a part of a rank's own time, or a piece of it between two collectives."""
 
     code: int
@@ -94,8 +91,7 @@ class WorkSegment:
     is_whole_part: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unexplained:
+class Unexplained(Struct, frozen=True, kw_only=True):
     """The own times that no candidate explains yet. Each finder takes it, and hands it on with less in it."""
 
     measured_steps: MeasuredSteps
@@ -123,7 +119,7 @@ class Unexplained:
             for row, taken_ns in item.counterfactual.work_ns.items():
                 work_ns[row] -= taken_ns
                 phase_ns[row, :, OWN_PARTS.index(item.part)] -= taken_ns.sum(axis=1)
-        return dataclasses.replace(self, phase_ns=phase_ns, work_ns=work_ns)
+        return structs.replace(self, phase_ns=phase_ns, work_ns=work_ns)
 
 
 Finder = Callable[[SyncCycles, Unexplained], tuple[list[CandidateCause], Unexplained]]

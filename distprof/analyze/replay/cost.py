@@ -8,13 +8,12 @@ have gone; what it costs while they stay is less, because ranks that wait for a 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO, CandidateCause
@@ -34,8 +33,7 @@ SEEN_RATIO = 0.25
 QUARTILES = (0.25, 0.75)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """What a cause costs per step, ns and as a share of the step."""
 
     lost_ns: Estimate
@@ -55,15 +53,14 @@ class Cost:
 
     def widen(self, other: Cost) -> Cost:
         """With intervals that also hold the other's."""
-        return dataclasses.replace(
+        return structs.replace(
             self,
             lost_ns=_widen(self.lost_ns, other.lost_ns), lost_ratio=_widen(self.lost_ratio, other.lost_ratio),
             alone_ns=_widen(self.alone_ns, other.alone_ns), alone_ratio=_widen(self.alone_ratio, other.alone_ratio),
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseCosts:
+class CauseCosts(Struct, frozen=True, kw_only=True):
     """The causes that cost something, and everything that makes cycles longer than they need be."""
 
     named: tuple[tuple[CandidateCause, Cost], ...]
@@ -218,7 +215,7 @@ def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
     """The cycles if transfers were ahead by the least, and by the most, where that is not what is measured."""
     ahead = cycles.ahead
     found = [] if ahead is None else [ahead.suppose(ahead_ns) for ahead_ns in (ahead.least_ns, ahead.most_ns)]
-    return [dataclasses.replace(cycles, ahead=item) for item in found if item is not None]
+    return [structs.replace(cycles, ahead=item) for item in found if item is not None]
 
 
 def _widen(found: Estimate, other: Estimate) -> Estimate:
@@ -300,7 +297,7 @@ def _divide(
     last_ns = named_gone_ns - down[-1]
     first_ns = as_is_ns - _replay_punctual(cycles, counterfactuals) if count else last_ns
     jitter = _make_cost(None, as_is_ns, first_ns, last_ns, cycles.num_in_run)
-    jitter = dataclasses.replace(jitter, lost_ns=_floor(jitter.lost_ns), lost_ratio=_floor(jitter.lost_ratio))
+    jitter = structs.replace(jitter, lost_ns=_floor(jitter.lost_ns), lost_ratio=_floor(jitter.lost_ratio))
     communication = _make_cost(None, as_is_ns, as_is_ns - instant_ns, named_gone_ns - up[-1], cycles.num_in_run)
     return joint_ns, jitter, communication
 

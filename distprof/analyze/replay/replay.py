@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles, lower_median
 from distprof.analyze.cycles.transfers import measure_lead
@@ -16,8 +16,7 @@ MAX_ROUNDS = 4
 """Cycles after which a change is no longer followed to the next one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counterfactual:
+class Counterfactual(Struct, frozen=True, kw_only=True):
     """What a cause adds to the ranks' own times and to transfers, ns. Below 0: what takes its place is longer."""
 
     work_ns: Mapping[int, FloatArray] = field(default_factory=dict)

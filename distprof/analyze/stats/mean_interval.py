@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.significance import (
     MAX_AUTOCORRELATION,
@@ -34,8 +34,7 @@ MIN_FREQUENCIES = 4
 """``FREQUENCY_FACTOR * num_steps ** (2/3)`` frequencies, which Lazarus and others recommend, and no fewer than this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanError:
+class MeanError(Struct, frozen=True, kw_only=True):
     """How far the mean of a series may be from what it estimates."""
 
     variance: float

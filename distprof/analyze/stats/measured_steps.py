@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, Clock, Run, RunMeta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredSteps:
+class MeasuredSteps(Struct, frozen=True, kw_only=True):
     """The ranks and steps that count."""
 
     run: Run
@@ -43,8 +42,7 @@ class MeasuredSteps:
         return mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """The times of one clock that count."""
 
     clock: Clock

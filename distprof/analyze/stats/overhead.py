@@ -5,9 +5,8 @@ On a GPU they are compared on the device clock: the host runs ahead, and its ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.statistics import count_outside
 from distprof.facts.arrays import BoolArray, FloatArray
@@ -22,8 +21,7 @@ NEIGHBOURS = 8
 """At most so many recorded steps on each side are compared with a shadow step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
+class StepCosts(Struct, frozen=True, kw_only=True):
     """The job's steps in order, on one clock; the slowest rank's time is the step's."""
 
     clock: Clock

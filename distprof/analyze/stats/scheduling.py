@@ -6,9 +6,8 @@ by when they began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.statistics import as_number, fast_median, midmean
 from distprof.facts.arrays import FloatArray
@@ -25,8 +24,7 @@ _AT, _THREAD = SCHEDULING["at_ns"], SCHEDULING["thread"]
 _COUNTERS = [SCHEDULING[name] for name in ("run_ns", "wait_ns", "preempted", "major_faults")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduling:
+class Scheduling(Struct, frozen=True, kw_only=True):
     """What was read of a rank in some of its steps."""
 
     windows: FloatArray

@@ -6,11 +6,11 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, midmean, standardise
 from distprof.facts.arrays import FloatArray, IntArray
@@ -95,8 +95,7 @@ def lag1_autocorrelation(values: FloatArray) -> float:
     return float(np.clip((number * found + 1) / (number - 3), 0.0, MAX_AUTOCORRELATION))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepMemory:
+class StepMemory(Struct, frozen=True, kw_only=True):
     """How like their neighbours steps are: a first-order autoregression, and what is new in each step.
 
     Several of these may be as good, ``[num_models]`` each.
@@ -174,8 +173,7 @@ def _take_out_jumps(values: FloatArray) -> FloatArray:
     return left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Models:
+class _Models(Struct, frozen=True, kw_only=True):
     """The memories that a series of some length may have, and what they make of its cosine transform."""
 
     share_ratio: FloatArray
@@ -347,8 +345,7 @@ def concentration_p_values(rows: IntArray, sizes: FloatArray, num_ranks: int) ->
     return p_values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventKind:
+class EventKind(Struct, frozen=True, kw_only=True):
     """Events of about one size, with a gap below them that events of all sizes hardly have."""
 
     members: IntArray

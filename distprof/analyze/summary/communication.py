@@ -8,9 +8,9 @@ the device clock. On the host clock there are none that would do: gloo works on 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.cycles.collective_order import choose_tables
 from distprof.analyze.cycles.device_collectives import compute_earliest_starts, measure_took
@@ -106,8 +106,7 @@ SENT = {**PASSES, CollectiveKind.ALL_TO_ALL: 1.0}
 """How often each byte of the buffer leaves a rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
+class _Sample(Struct, frozen=True, kw_only=True):
     """One collective of a group's order, in every measured step."""
 
     kind: CollectiveKind

@@ -7,9 +7,9 @@ device's own time where it was timed there, and gets of each span as much as it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.device_clock import map_to_host
 from distprof.analyze.stats.measured_steps import MeasuredSteps, counts_between
@@ -27,8 +27,7 @@ MOST_RATIO = 0.5
 """Share of the time in which a clock must be limited for that to be said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSteps:
+class GpuSteps(Struct, frozen=True, kw_only=True):
     """One rank's GPU over some steps."""
 
     gpu: RankGpu

@@ -9,10 +9,11 @@ that wait in nothing of the kind themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.run import RankInfo, Run
 from distprof.facts.stand import GroupState, Message, Pending, RankState
@@ -24,8 +25,7 @@ _Group = tuple[str, str]
 """Its name and backend."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wait:
+class _Wait(Struct, frozen=True, kw_only=True):
     """A collective that members of a process group wait in, or a message that one rank waits for."""
 
     group: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from distprof.facts.mesh import Dimension, Members, RankGroup, build_mesh, list_dimensions, shorten_name
 from distprof.facts.run import Collectives, Run, name_ranks

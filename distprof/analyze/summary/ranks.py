@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_exposed, compute_own_times
 from distprof.analyze.stats.scheduling import report_scheduling
@@ -16,8 +16,7 @@ from distprof.facts.run import Peak
 from distprof.report.report import FlopsReport, RankReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True, kw_only=True):
     """What one rank reached."""
 
     achieved_flops_per_s: float | None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.report.page_report import StepBlocks
@@ -12,8 +11,7 @@ from distprof.report.page_report import StepBlocks
 LEAST_BLOCKS, MOST_BLOCKS = 2, 200
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class Blocks(Struct, frozen=True, kw_only=True):
     """Which steps are in which block."""
 
     columns_each: int

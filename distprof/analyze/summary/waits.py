@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
 from distprof.analyze.cycles.collective_order import choose_tables
@@ -21,8 +21,7 @@ MAX_CELLS = 1_250_000
 """Largest ranks x steps x collectives whose mean is taken; of larger tables, that of blocks of neighbouring steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(Struct, frozen=True, kw_only=True):
     """One group's collectives on one clock, ns, ``[num_members, num_steps, num_collectives]``."""
 
     wait_ns: FloatArray

@@ -6,9 +6,9 @@ A picture is about a thousand points wide, so nothing is lost that could be seen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.report.step_timeline import TimelineBlocks
 
@@ -18,8 +18,7 @@ FINEST = 2_000
 """Parts of the whole time: what is shorter is merged with its neighbours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneBlock:
+class LaneBlock(Struct, frozen=True, kw_only=True):
     """One stretch of time of a lane, ns from the picture's origin."""
 
     kind: str

@@ -7,11 +7,11 @@ always whole copies.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
@@ -72,7 +72,7 @@ def report_timelines(
         drawn = _draw_step(measured_steps, column, chosen, mesh)
         if drawn is not None:
             step_ns = float(timing.elapsed_ns[order[place]])
-            shown[column] = dataclasses.replace(drawn, choice=choice, of_all=place == 0, step_ns=step_ns)
+            shown[column] = structs.replace(drawn, choice=choice, of_all=place == 0, step_ns=step_ns)
     return tuple(shown.values())
 
 
@@ -93,15 +93,13 @@ def _find_kept(run: Run, columns: IntArray, chosen: Sequence[int]) -> int | None
     numbers, ranks = run.column("step"), [run.ranks[position].rank for position in chosen]
     piped = [own.step for position in chosen if run.operations and (own := run.operations[position]) is not None]
     steps = set(piped[0].tolist()).intersection(*(own.tolist() for own in piped[1:])) if piped else None
-    for place, column in enumerate(columns.tolist()):
-        step = int(numbers[chosen[0], column])
+    for place, step in enumerate(numbers[chosen[0], columns].tolist()):
         if (steps is None or step in steps) and all((rank, step) in run.segments for rank in ranks):
             return place
     return 0 if len(columns) and not run.segments else None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
+class StepView(Struct, frozen=True, kw_only=True):
     """One step of a run, and how its times are placed in the picture."""
 
     run: Run
@@ -197,7 +195,7 @@ def _list_operations(measured_steps: MeasuredSteps, column: int) -> PipelineOper
     counted[column] = True
     if not measured_steps.run.operations:
         return None
-    operations = list_operations(dataclasses.replace(measured_steps, counted=counted))
+    operations = list_operations(structs.replace(measured_steps, counted=counted))
     return operations if operations is not None and are_placed(measured_steps.run, operations) else None
 
 

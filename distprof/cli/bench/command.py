@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import platform
 import time
 from pathlib import Path
@@ -27,6 +26,7 @@ from distprof.cli.options import add_number, require_folder, write_figures
 from distprof.config.choice import locate_conf
 from distprof.config.redact import redact, secret_values
 from distprof.errors import EXIT_OK, UsageError
+from distprof.facts.plain import make_plain
 from distprof.render.units import NOT_MEASURED, format_ratio, format_time
 
 TINY_STEPS, STEPS = 60, 5
@@ -177,6 +177,6 @@ def _make_document(
         "distprof_version": __version__, "python": platform.python_version(), "machine": platform.machine(),
         "ranks": options.ranks, "steps": options.steps, "repeats": options.repeats,
         "overrides": redact(options.overrides, secret_values(options.overrides)),
-        "phase_cost": dataclasses.asdict(cost),
-        "overhead": {train: [dataclasses.asdict(item) for item in found] for train, found in results.items()},
+        "phase_cost": make_plain(cost),
+        "overhead": {train: [make_plain(item) for item in found] for train, found in results.items()},
     }  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import choose_clock
@@ -16,8 +16,7 @@ from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """One condition compared with bare."""
 
     condition: str

@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from distprof.cli.bench.comparison import Comparison, compare_runs, read_step_ns
 from distprof.config.schema import ProfileConfig
@@ -28,8 +29,7 @@ Launch = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 WRAPPED = "distprof.cli.bench.wrapped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """One way of running the training."""
 
     name: str
@@ -39,8 +39,7 @@ class Condition:
     """The profiler that `distprof.cli.bench.wrapped` runs around the training. None: none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """The training that every condition runs."""
 
     train: str
@@ -154,8 +153,7 @@ QUIET = ProfileConfig(
 """As in a job, with the background thread asleep."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseCost:
+class PhaseCost(Struct, frozen=True, kw_only=True):
     """Host time, ns. The fastest round is what the code costs; the median includes disturbances by the machine."""
 
     phase_ns: float

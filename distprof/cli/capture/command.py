@@ -6,8 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.errors import UsageError
 from distprof.facts.range_names import OWN_DOMAIN, OWN_MEASURED
@@ -28,8 +29,7 @@ OURS = ("--output", "-o", "--force-overwrite", "-f", "--session-new")
 """nsys names a session by its process id by default, which in a process namespace is always the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureRequest:
+class CaptureRequest(Struct, frozen=True, kw_only=True):
     """The parsed command line."""
 
     per_rank: bool
@@ -50,8 +50,7 @@ class CaptureRequest:
         return any(name.strip().startswith("cuda") for name in traced.split(","))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class Ranks(Struct, frozen=True, kw_only=True):
     """How torchrun starts this node's ranks."""
 
     per_node: int

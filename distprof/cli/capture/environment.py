@@ -13,8 +13,9 @@ import re
 import sqlite3
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.config.redact import MASK, MIN_SECRET_LENGTH, find_secrets, is_secret_name
 from distprof.errors import UsageError
@@ -71,8 +72,7 @@ def refuse_secrets(arguments: Iterable[str], environment: Mapping[str, str]) -> 
             raise UsageError(f"an argument contains the value of {held}, and {remedy}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True, kw_only=True):
     """A process with secrets in its environment."""
 
     pid: int

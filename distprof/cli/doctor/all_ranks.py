@@ -14,10 +14,10 @@ import platform
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +30,7 @@ from distprof.cli.options import require_folder, write_figures
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError, read_first_line
 from distprof.facts.gpu import LIMIT_BITS
+from distprof.facts.plain import make_plain
 from distprof.render.units import clean_text, format_bytes
 
 if TYPE_CHECKING:  # brings torch with it
@@ -49,8 +50,7 @@ LONGEST_VALUE = 120
 Results = Sequence[MachineResult]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFact:
+class HostFact(Struct, frozen=True, kw_only=True):
     """One fact on all hosts."""
 
     name: str
@@ -95,8 +95,8 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
     checks = {host: [MachineResult(**each) for each in found["checks"]] for host, found in hosts.items()}
     document = {
         "schema": SCHEMA, "distprof_version": __version__, "hosts": list(hosts),
-        "facts": [asdict(each) for each in comparisons],
-        "checks": {host: [asdict(each) for each in found] for host, found in checks.items()},
+        "facts": [make_plain(each) for each in comparisons],
+        "checks": {host: [make_plain(each) for each in found] for host, found in checks.items()},
     }  # fmt: skip
     if file is not None:
         write_figures(file, document)
@@ -112,7 +112,7 @@ def _describe(facts: Facts, run_checks: Callable[[Facts], Mapping[str, Results]]
     secrets = secret_values()
     known = {name: clean_text(mask(value, secrets), LONGEST_VALUE) for name, value in list_facts(facts).items()}
     found = [each for results in run_checks(facts).values() for each in results]
-    serious = [asdict(each) for each in found if each.state in (State.WARNING, State.PROBLEM)]
+    serious = [make_plain(each) for each in found if each.state in (State.WARNING, State.PROBLEM)]
     return {"facts": known, "checks": serious}
 
 

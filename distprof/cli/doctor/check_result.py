@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from distprof.cli.doctor.probe import Facts
 
@@ -22,8 +23,7 @@ class State(enum.StrEnum):
     """A job fails, or measures something wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineResult:
+class MachineResult(Struct, frozen=True):
     """The result of one check."""
 
     state: State

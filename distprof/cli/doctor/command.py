@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +22,7 @@ from distprof.cli.doctor.suspects import MOST_SECONDS, probe
 from distprof.cli.options import add_number, add_width, require_folder, write_file
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK
+from distprof.facts.plain import make_plain
 from distprof.render.units import clean_text
 
 DESCRIPTION = """\
@@ -135,7 +136,7 @@ def to_json(results: Results) -> str:
         "schema": SCHEMA, "distprof_version": __version__,
         "counts": {str(state): count for state, count in count_states(results).items()},
         "findings": [
-            {"group": subject, **dataclasses.asdict(each)} for subject, found in results.items() for each in found
+            {"group": subject, **make_plain(each)} for subject, found in results.items() for each in found
         ],
     }  # fmt: skip
     return json.dumps(document, indent=1, allow_nan=False)
@@ -200,7 +201,7 @@ def _clean(results: Results, secrets: Sequence[str]) -> dict[str, list[MachineRe
 
     return {
         subject: [
-            dataclasses.replace(each, found=clean(each.found), meaning=clean(each.meaning), fix=clean(each.fix))
+            structs.replace(each, found=clean(each.found), meaning=clean(each.meaning), fix=clean(each.fix))
             for each in found
         ]
         for subject, found in results.items()

@@ -17,9 +17,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof.child_process import make_child_environment
 from distprof.config.decode import decode
@@ -39,16 +41,14 @@ STA_UNSYNC, TIME_ERROR = 0x0040, 5
 CLOCK_BATCHES, READINGS_PER_BATCH = 50, 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU as torch reports it."""
 
     name: str
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchFacts:
+class TorchFacts(Struct, frozen=True, kw_only=True):
     """Facts about torch, found by a separate process."""
 
     version: str
@@ -73,16 +73,14 @@ class TorchFacts:
     """Of these, ready to run while others had the cores. None: the kernel does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """A resource limit; `UNLIMITED` if there is none."""
 
     soft: int
     hard: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockFacts:
+class ClockFacts(Struct, frozen=True, kw_only=True):
     """The host's clocks."""
 
     resolution_ns: int
@@ -97,8 +95,7 @@ class ClockFacts:
     """The kernel's bound on the wall clock's error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """One machine as seen by one process. None: unknown."""
 
     python: tuple[int, int, int]

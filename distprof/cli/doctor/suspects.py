@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from distprof import __version__
 from distprof.analyze.judge_probes import judge_probes
 from distprof.cli.options import require_folder, write_figures
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
+from distprof.facts.plain import make_plain
 from distprof.facts.probes import PROBES_SCHEMA
 from distprof.render.sections.probes import describe_probes, show_probes
 from distprof.render.terminal.terminal import render_sections
@@ -75,8 +75,8 @@ def probe(options: argparse.Namespace) -> int:
         return EXIT_OK
     report = judge_probes(measured)
     document = {
-        "schema": PROBES_SCHEMA, "distprof_version": __version__, **dataclasses.asdict(measured),
-        "sentence": describe_probes(report), "report": dataclasses.asdict(report),
+        "schema": PROBES_SCHEMA, "distprof_version": __version__, **make_plain(measured),
+        "sentence": describe_probes(report), "report": make_plain(report),
     }  # fmt: skip
     if file is not None:
         write_figures(file, document)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from rich.console import Console
 
 from distprof import __version__
@@ -162,10 +162,10 @@ def continue_sweep(planned: Sweep, folder: Path) -> Sweep:
         what = f"job {number} differs" if number else f"{len(theirs)} jobs, not {len(ours)}"
         raise UsageError(f"sweep.resume={folder}: holds another sweep ({what}): repeat that sweep's command line")
     jobs = tuple(
-        job if job.status == "completed" else dataclasses.replace(new, folder=job.folder)
+        job if job.status == "completed" else structs.replace(new, folder=job.folder)
         for job, new in zip(before.jobs, planned.jobs, strict=True)
     )
-    return dataclasses.replace(before, jobs=jobs)
+    return structs.replace(before, jobs=jobs)
 
 
 def list_flags(flags: Any) -> list[str]:

@@ -6,7 +6,6 @@ hydra_plugins, and import whatever else bears that name.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
+from msgspec import structs
 from omegaconf import DictConfig
 
 from distprof.cli.sweep.process import JobProcess, judge
@@ -100,12 +100,12 @@ class TorchrunLauncher(Launcher):
         self._process.stop(SIGNAL_GRACE_S)
         if self._running:
             job = self.sweep.jobs[self._running - 1]
-            self._keep(dataclasses.replace(job, status="interrupted", reason=f"{name} ended the sweep"))
+            self._keep(structs.replace(job, status="interrupted", reason=f"{name} ended the sweep"))
         self._print_line(f"interrupted; the rest: the same command with sweep.resume={self._folder}")
 
     def _run(self, job: SweepJob, overrides: Sequence[str], timeout_s: float | None) -> SweepJob:
         name = choose_job_folder(self._folder, job.number)
-        job = dataclasses.replace(
+        job = structs.replace(
             job, status="running", reason=None, exit_code=None, duration_s=None, folder=name
         )  # fmt: skip
         where = f"job {job.number} of {len(self.sweep.jobs)}"
@@ -119,7 +119,7 @@ class TorchrunLauncher(Launcher):
         if self.interrupted:
             return self.sweep.jobs[job.number - 1]
         status, reason = judge(ended, log, timeout_s, self._secrets)
-        job = dataclasses.replace(
+        job = structs.replace(
             job, status=status, reason=reason, exit_code=ended.exit_code, duration_s=round(ended.duration_s, 3)
         )
         self._running = 0
@@ -148,7 +148,7 @@ class TorchrunLauncher(Launcher):
     def _keep(self, job: SweepJob) -> None:
         jobs = list(self.sweep.jobs)
         jobs[job.number - 1] = job
-        self.sweep = dataclasses.replace(self.sweep, jobs=tuple(jobs))
+        self.sweep = structs.replace(self.sweep, jobs=tuple(jobs))
         write_sweep(self._folder, self.sweep)
 
 

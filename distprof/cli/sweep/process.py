@@ -10,8 +10,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.config.redact import mask
 from distprof.facts.sweep import SweepStatus
@@ -34,8 +35,7 @@ _ROOT, _ROOT_RANK, _ROOT_CODE = (
 """Lines at the end of torchrun's output: which rank failed first, and its exit code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """How a command ended."""
 
     exit_code: int | None

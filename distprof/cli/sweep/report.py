@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
 from distprof.cli.options import LONGEST_PATH, write_into
 from distprof.errors import EXIT_OK, EXIT_PARTIAL, DataError
+from distprof.facts.plain import make_plain
 from distprof.render.files.column_files import NO_PARQUET, Columns, can_write_parquet, list_writers
 from distprof.render.files.files import Written, write_each
 from distprof.render.html.html import show_section
@@ -83,7 +83,7 @@ def write_sweep_files(folder: Path, report: SweepReport) -> Written:
     tables = {"sweep_jobs": list_job_columns(report), "sweep_ratios": list_ratio_columns(report)}
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_sweep_html(report)),
-        "report.json": lambda path: write_json(path, dataclasses.asdict(report)),
+        "report.json": lambda path: write_json(path, make_plain(report)),
     }
     return write_each(folder, writers | list_writers(tables))
 
@@ -99,7 +99,7 @@ def render_sweep_html(report: SweepReport) -> str:
 
 def list_job_columns(report: SweepReport) -> Columns:
     """One row per job, with the swept keys under their whole names."""
-    names = [field.name for field in dataclasses.fields(report.rows[0])] if report.rows else []
+    names = report.rows[0].__struct_fields__ if report.rows else ()
     own = [name for name in names if name not in ("number", "settings")]
     return {
         "job": [row.number for row in report.rows],

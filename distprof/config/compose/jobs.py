@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
+from msgspec import Struct, structs
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
@@ -37,8 +36,7 @@ OTHERS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
 """What Hydra raises, besides its own errors, for files that are not configurations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
+class Composed(Struct, frozen=True, kw_only=True):
     """One job's configuration."""
 
     values: dict[str, Any]
@@ -124,7 +122,7 @@ def _compose_jobs(hydra: Hydra, request: JobRequest, *, launched: bool, secrets:
         jobs.append((_to_plain(config, "hydra.sweep.dir"), (*master.hydra.overrides.hydra, *chosen)))
     HydraConfig.instance().set_config(master)
     folder = _choose_sweep_dir(master, secrets)
-    return [dataclasses.replace(job, overrides=_list_own(each), sweep_dir=folder) for job, each in jobs]
+    return [structs.replace(job, overrides=_list_own(each), sweep_dir=folder) for job, each in jobs]
 
 
 def _list_own(overrides: Iterable[str]) -> tuple[str, ...]:

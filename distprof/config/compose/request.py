@@ -6,12 +6,12 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from msgspec import Struct
 
 from distprof.errors import UsageError
 
@@ -20,8 +20,7 @@ _PLAIN = re.compile(r"([^=]+)=([^=,\[{'\"][^,]*)", re.S)
 """A key and one text: no list, no quotes, and no sweep."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True, kw_only=True):
     """What a command line asks for."""
 
     flags: argparse.Namespace

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from distprof.errors import read_first_line
 from distprof.facts.run import RunMeta

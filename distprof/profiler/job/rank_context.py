@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
+from msgspec import Struct
 
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import Clock
@@ -16,8 +16,7 @@ from distprof.profiler.job.run_files import Streams
 from distprof.world import World
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankContext:
+class RankContext(Struct, frozen=True, kw_only=True):
     """One rank of a job, and how it records."""
 
     world: World
@@ -63,8 +62,7 @@ class RankContext:
         return self.profile.max_overhead_ratio if self.phases else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRankContext(RankContext):
+class OpenRankContext(RankContext, frozen=True, kw_only=True):
     """A rank of a job whose files are open."""
 
     folder: Path

@@ -12,7 +12,6 @@ import platform
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -20,12 +19,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof import __version__
 from distprof.config.decode import decode
 from distprof.config.schema import HardwareConfig
 from distprof.errors import DistprofError, UsageError
 from distprof.facts.mesh import RankGroup, build_mesh, list_dimensions
+from distprof.facts.plain import make_plain
 from distprof.facts.run import Launch, RankInfo, RunMeta, Work
 from distprof.storage.generations import open_run_folder
 from distprof.storage.rank_stream import StreamWriter
@@ -37,8 +39,7 @@ PACKAGES = ("torch", "accelerate", "nvtx", "hydra-core", "wandb", "numpy")
 """Those whose versions a run keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(Struct, frozen=True, kw_only=True):
     """What is known of a job before its ranks meet."""
 
     name: str
@@ -97,8 +98,7 @@ def name_start(world: World) -> str:
     return "" if agent is None else f"{agent} {world.identity.restarts}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Streams:
+class Streams(Struct, frozen=True, kw_only=True):
     """The open files of a rank."""
 
     own: StreamWriter
@@ -158,7 +158,7 @@ def open_streams(
     wait_for_ranks(group)  # rank 0 has written run.json before any rank looks for it
     shared = _sees(folder, meta.run_id)
     own, refusal = _open_own(world, folder, info, make)
-    facts = json.dumps([asdict(info), shared, problem or refusal, list_groups()])
+    facts = json.dumps([make_plain(info), shared, problem or refusal, list_groups()])
     said = [json.loads(text) for text in collect_texts(facts, group=group)]
     for _, _, failure, _ in said:
         if failure is not None:

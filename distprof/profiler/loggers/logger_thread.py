@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from distprof.analyze.live.live_metrics import LiveMetrics
 from distprof.error_boundary import ErrorBoundary
@@ -22,8 +23,7 @@ HURRY_S = 2.0
 """How long a logger may take to write the rest after training has failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedJob:
+class LoggedJob(Struct, frozen=True, kw_only=True):
     """The job whose metrics a logger gets."""
 
     meta: RunMeta

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.config.check import read_schedule
 from distprof.config.redact import mask, redact, secret_values
@@ -66,8 +67,7 @@ if TYPE_CHECKING:
 OnStart = Callable[[RunMeta, tuple[RankInfo, ...], Path], Callable[[FloatArray], None] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOptions:
+class HostOptions(Struct, frozen=True, kw_only=True):
     """Options of a program that runs the training loop for others; a training script needs none of them."""
 
     arguments: Sequence[str] = ()
@@ -328,7 +328,7 @@ class Job:
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
         meta = publish_groups(world, folder, meta, streams.groups)
         opened = OpenRankContext(
-            **{field.name: getattr(context, field.name) for field in fields(context)},
+            **{name: getattr(context, name) for name in context.__struct_fields__},
             folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),
         )  # fmt: skip
         self._step_writer.connect(streams.own)

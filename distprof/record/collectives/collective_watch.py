@@ -6,13 +6,13 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import get_ident
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.distributed import distributed_c10d
 
 from distprof.compiling import hide, is_compiling, skip_compile
@@ -59,8 +59,7 @@ class _Call:
         return self.result
 
 
-@dataclass(slots=True, kw_only=True)
-class Bucket:
+class Bucket(Struct, kw_only=True):
     """A bucket of gradients whose hook, a user's, runs now."""
 
     size_bytes: int

@@ -7,12 +7,12 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from distprof.config.schema import HardwareConfig
 from distprof.facts.hardware import is_slice, look_up_peak

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
+from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import KINDS, PHASES, CollectiveKind
@@ -227,10 +227,10 @@ class StepWriter:
         stand = read_rank_state(self._recorder, self._thread, failed=failed)
         if raised is not None and not stand.stack:
             stack, where = read_trace(raised)
-            stand = dataclasses.replace(stand, stack=stack, where=where)
+            stand = structs.replace(stand, stack=stack, where=where)
         if before is None:
             return stand
-        return dataclasses.replace(stand, stalled_s=before.stalled_s, stopped=before.stopped, phase=before.phase)
+        return structs.replace(stand, stalled_s=before.stalled_s, stopped=before.stopped, phase=before.phase)
 
     def terminate(self, signal_name: str) -> bool:
         """Writes finished steps and the end, wherever the training thread is. Waits for a second at most.
@@ -287,7 +287,7 @@ class StepWriter:
         why = why if stalled_s is None else f"no step had ended for {stalled_s:,.3g} s"
         text = f"{why}, {describe_position(recorder)}"
         stand = stand or read_rank_state(recorder, self._thread, stalled_s=stalled_s)
-        stand = dataclasses.replace(stand, stopped=stopped)
+        stand = structs.replace(stand, stopped=stopped)
         if self._taking.acquire(timeout=BUSY_GRACE_S):
             try:
                 self._saved += self._take()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
+from msgspec import Struct
 
 from distprof.facts.run import ClockReading, LinkReading
 from distprof.record.hosts.clock_sync import identify_host, name_host, read_clocks
@@ -16,8 +16,7 @@ from distprof.record.hosts.link_probe import probe_links
 from distprof.world import World, collect_texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostsTold:
+class HostsTold(Struct, frozen=True, kw_only=True):
     """What every rank has got from all of them."""
 
     hosts: Sequence[str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 import threading
@@ -12,6 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 import torch.distributed as dist
+from msgspec import structs
 from torch.distributed import distributed_c10d
 
 from distprof.facts.run import PHASES
@@ -87,7 +87,7 @@ def add_progress(
     known = [item for item in _read_ring(ring, begin_ns) if len(item.ranks or ()) <= MAX_MEMBERS]
     groups = sorted(known, key=lambda item: item.pending is None)
     message = stand.message or _find_pending_message(ring)
-    return dataclasses.replace(stand, source="ring", groups=tuple(groups[:MAX_GROUPS]), message=message)
+    return structs.replace(stand, source="ring", groups=tuple(groups[:MAX_GROUPS]), message=message)
 
 
 def _find_pending_message(ring: Mapping[str, Any]) -> Message | None:

@@ -11,9 +11,11 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.stand import RankState
 from distprof.record.step.recorder import Recorder
@@ -135,8 +137,7 @@ class SharedFlag:
         return self._path.exists()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspicionActions:
+class SuspicionActions(Struct, frozen=True, kw_only=True):
     """What a rank does about a suspicion. All of it happens on the thread that looks."""
 
     read: Callable[[float | None], RankState]

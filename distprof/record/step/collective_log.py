@@ -8,8 +8,9 @@ step, on any thread, is not mistaken for one of the next step.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from distprof.record.step.timeline import MAX_SEGMENTS
 from distprof.storage.collective_records import MAX_COLLECTIVES, choose_stride, is_kept, round_up_stride
@@ -39,8 +40,7 @@ Facts = tuple[int, int, int, int, int]
 arrival, host ns."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Issued:
+class Issued(Struct, kw_only=True):
     """The collectives of one step, in the order of issue."""
 
     facts: list[Facts]

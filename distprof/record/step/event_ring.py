@@ -7,16 +7,16 @@ against the stamp before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from distprof.record.step.protocols import Accelerator, DeviceEvent
 
 _STAMP, _UNUSED = -1, -2
 
 
-@dataclass(slots=True)
-class StepEvents:
+class StepEvents(Struct):
     """The events of one step, and what has been read of them. Times on the rank's device clock, ns."""
 
     first: int

@@ -5,7 +5,7 @@ As with collectives, what is known at once is one tuple, and a ticket also ident
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 MAX_OPERATIONS = 4096
 """Operations of one step; those of a step with more are not kept. 128 micro-batches on four stages of a rank make
@@ -15,8 +15,7 @@ OperationFacts = tuple[int, int, int, int, int, int, int]
 """Index into `OPERATION_KINDS`, micro-batch, stage, other rank, tag, bytes, and begin, host ns."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LoggedOperations:
+class LoggedOperations(Struct, kw_only=True):
     """The operations since the step before, in the order in which they began."""
 
     facts: list[OperationFacts]

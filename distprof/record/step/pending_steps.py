@@ -15,9 +15,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.record.step.collective_log import CollectiveStride
@@ -38,8 +40,7 @@ BUSY_S = 0.5
 """How long a rank that fails waits for a thread that is reading, which may be stuck in the device's driver."""
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     """A step that is not read yet."""
 
     record: StepRecord

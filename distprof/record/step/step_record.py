@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments, Stretch
 from distprof.record.step.between_steps import STRETCH_CODE, BetweenRecord
@@ -57,8 +58,7 @@ class BrokenPhase(NamedTuple):
     """It was left by an exception. False: it was left open, and closed with its step."""
 
 
-@dataclass(slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(Struct, kw_only=True):
     """One finished step. `settle` derives the fields below ``device_ns``, and those that are made of ``marks``."""
 
     step: int

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from distprof.analyze.summary.mesh import name_groups
 from distprof.analyze.summary.page import measure_page
 from distprof.error_boundary import ErrorBoundary
+from distprof.facts.plain import make_plain
 from distprof.facts.run import Run
 from distprof.render.files.column_files import list_writers
 from distprof.render.files.module_files import list_module_tables
@@ -26,8 +27,7 @@ from distprof.report.report import Report
 from distprof.storage.whole_file import write_json, write_whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """Which files were written."""
 
     names: tuple[str, ...]
@@ -43,11 +43,11 @@ class Written:
 
 def describe_plain(report: Report) -> dict[str, Any]:
     """The report as JSON-ready containers, as ``report.json`` holds it: findings in words beside their numbers."""
-    plain = dataclasses.asdict(report)
+    plain = make_plain(report)
     if report.activity is not None:
         activity = plain["activity"]
         for finding, into in zip(report.activity.findings, activity["findings"], strict=True):
-            into |= dataclasses.asdict(describe_finding(finding))
+            into |= make_plain(describe_finding(finding))
         for item, into in zip(report.activity.not_checked, activity["not_checked"], strict=True):
             into |= {"why": describe_lack(item)}
     return plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from distprof.render.files.column_files import Columns
@@ -14,8 +13,8 @@ from distprof.report.trace_report import TracedModule, TracedModules
 from distprof.report.wait_report import Spread
 
 Cells = dict[str, list[str | float | int | None]]
-FLOPS = tuple(field.name for field in dataclasses.fields(ModuleFlops))
-TIMES = tuple(field.name for field in dataclasses.fields(Taken))
+FLOPS = ModuleFlops.__struct_fields__
+TIMES = Taken.__struct_fields__
 
 
 def list_module_tables(report: Report) -> dict[str, Columns]:

@@ -75,7 +75,8 @@ def _find_partners(operations: Operations) -> tuple[Operations, IntArray]:
     graph = build_graph(whole)
     rest = operations.choose(~np.isin(operations.step, graph.steps))
     columns = {
-        name: np.concatenate([getattr(graph.operations, name), getattr(rest, name)]) for name in Operations.__slots__
+        name: np.concatenate([getattr(graph.operations, name), getattr(rest, name)])
+        for name in Operations.__struct_fields__
     }
     return Operations(**columns), np.concatenate([graph.group, np.full(len(rest), _ALONE)])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import enum
 import functools
 import inspect
@@ -12,6 +11,8 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from msgspec import Struct
 
 from distprof.analyze.traces.findings.rules import RULES
 from distprof.facts.modules import MEMORY_KINDS
@@ -59,7 +60,7 @@ _LIMITS: Mapping[str, Mapping[str, int]] = {
 
 @functools.cache
 def read_field_texts(part: type) -> dict[str, str]:
-    """The docstrings of a dataclass's fields, which Python itself does not keep, by name."""
+    """The docstrings of a record's fields, which Python itself does not keep, by name."""
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
     assert isinstance(made, ast.ClassDef)
     texts: dict[str, str] = {}
@@ -91,7 +92,7 @@ def describe_operations_schema() -> dict[str, Any]:
     return _describe_whole(OperationsReport, OPERATIONS_SCHEMA, "distprof report of operations", about)
 
 
-def _describe_whole(report: type, schema: str, title: str, about: str) -> dict[str, Any]:
+def _describe_whole(report: type[Struct], schema: str, title: str, about: str) -> dict[str, Any]:
     parts: dict[str, dict[str, Any]] = {}
     whole = _describe_part(report, parts)
     whole["properties"]["schema"] = {**whole["properties"]["schema"], "const": schema}
@@ -106,11 +107,11 @@ def _describe_whole(report: type, schema: str, title: str, about: str) -> dict[s
     }
 
 
-def _describe_part(part: type, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _describe_part(part: type[Struct], parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     hints = typing.get_type_hints(part)
     texts, properties = {**_OTHER_TEXTS.get(part, {}), **read_field_texts(part)}, dict[str, Any]()
-    for name, hint in {field.name: hints[field.name] for field in dataclasses.fields(part)}.items():
-        properties[name] = _describe_value(hint, name, part, parts)
+    for name in part.__struct_fields__:
+        properties[name] = _describe_value(hints[name], name, part, parts)
     for name, hint in _WORDS.get(part, {}).items():
         properties[name] = _describe_value(hint, name, part, parts)
     for name, text in texts.items():
@@ -132,7 +133,7 @@ def _describe_value(hint: Any, name: str, part: type, parts: dict[str, dict[str,
         return {"type": "array", "prefixItems": [_describe_value(item, name, part, parts) for item in inner]}
     if origin is typing.Literal:
         return {"type": "string", "enum": list(inner)}
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         if hint.__name__ not in parts:
             parts[hint.__name__] = {}  # its place, before the parts that it holds
             parts[hint.__name__] = _describe_part(hint, parts)

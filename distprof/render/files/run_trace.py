@@ -7,12 +7,12 @@ so memory does not grow with the number of steps.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.analyze.clocks.clocks import UNKNOWN as NO_CLOCK
 from distprof.analyze.clocks.clocks import ClockMap, map_clocks
@@ -64,8 +64,7 @@ def describe_trace(
     return writer.describe(), writer.list_events()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
+class _Placed(Struct, frozen=True, kw_only=True):
     """The operations of some steps, on the timeline."""
 
     operations: PipelineOperations
@@ -333,7 +332,7 @@ class _RunTrace:
             return None
         counted = np.zeros_like(self.measured_steps.counted)
         counted[list(columns)] = True
-        operations = list_operations(dataclasses.replace(self.measured_steps, counted=counted))
+        operations = list_operations(structs.replace(self.measured_steps, counted=counted))
         if operations is None or not are_placed(self.run, operations):
             return None
         positions = {info.rank: position for position, info in enumerate(self.run.ranks)}

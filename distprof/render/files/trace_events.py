@@ -7,20 +7,19 @@ same time goes to tracks of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceProcess:
+
+class TraceProcess(Struct, frozen=True, kw_only=True):
     """A rank, or a replica of a table of operations."""
 
     pid: int
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTrack:
+class TraceTrack(Struct, frozen=True, kw_only=True):
     """A row of slices in a process; in the order of their numbers from top to bottom."""
 
     pid: int
@@ -54,8 +53,7 @@ class TraceSlice(NamedTuple):
     flows: tuple[FlowPoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceCounter:
+class TraceCounter(Struct, frozen=True, kw_only=True):
     """A number from this time on."""
 
     pid: int

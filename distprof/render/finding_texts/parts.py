@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.facts.run import name_ranks
 from distprof.render.units import clean_text, format_ratio
@@ -19,8 +20,7 @@ NAME_LIMIT = 80
 _NOISE = re.compile(r"\(anonymous namespace\)::|<unnamed>::|at::native::|\(int\)|(?<![\w:])void ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureText:
+class FigureText(Struct, frozen=True, kw_only=True):
     """One line of evidence."""
 
     what: str
@@ -31,8 +31,7 @@ class FigureText:
     """Ranks, kernels or ranges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingText:
+class FindingText(Struct, frozen=True, kw_only=True):
     """A finding in words, safe to show."""
 
     title: str

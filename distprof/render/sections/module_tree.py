@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from distprof.render.markup import show
 from distprof.render.units import clean_text, format_time
@@ -25,8 +26,7 @@ class TreeRow(Protocol):
 Row = TypeVar("Row", bound=TreeRow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch(Generic[Row]):
+class Branch(Struct, Generic[Row], frozen=True, kw_only=True):
     """One row of the tree: a module, or identical ones in the same place of identical modules."""
 
     rows: tuple[Row, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from distprof.facts.run import Stretch
 from distprof.render.sections.cause_words import show_share
@@ -124,8 +124,7 @@ MOST_PERCENT = 100.0
 """From this ratio on, percentages have too many digits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineShape:
+class PipelineShape(Struct, frozen=True, kw_only=True):
     """What the sentences need to know of the job."""
 
     num_replicas: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.render.units import NOT_MEASURED
 
@@ -12,8 +13,7 @@ EXTREMES = 4
 """Ranks shown from either end when there are too many for a row each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A column of a table."""
 
     head: str
@@ -28,8 +28,7 @@ class Column:
         return bool({*self.cells} - {*empty})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """A labelled line."""
 
     label: str
@@ -39,8 +38,7 @@ class Fact:
     """Follows the figure directly, punctuation included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """What the page opens with, in clean text."""
 
     title: str
@@ -54,8 +52,7 @@ class Card:
     critical: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownFinding:
+class ShownFinding(Struct, frozen=True, kw_only=True):
     """A finding in clean text."""
 
     title: str
@@ -68,8 +65,7 @@ class ShownFinding:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """A part of the report under one title; without content it is not shown."""
 
     key: str

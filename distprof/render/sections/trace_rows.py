@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from distprof.facts.run import PHASES
 from distprof.render.finding_texts import describe_finding, describe_lack

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct, structs
 
 from distprof.facts.run import Clock, Stretch, name_ranks
 from distprof.render.sections.cause_words import (
@@ -43,8 +43,7 @@ PLACE_LIMIT = 30
 MAX_PLACES = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartRow:
+class PartRow(Struct, frozen=True, kw_only=True):
     """A part of the step, or several small ones, by rank."""
 
     name: str
@@ -201,7 +200,7 @@ def list_tables(report: Report, phases: int, causes: int) -> list[Section]:
     """The tables in their order: of a job that hangs, where ranks stood; else so many phases and causes."""
     if report.hang is not None:
         states = show_states(report, MAX_PLACES)
-        return [dataclasses.replace(states, columns=tuple(each for each in states.columns if each.head != HEADS[-1]))]
+        return [structs.replace(states, columns=tuple(each for each in states.columns if each.head != HEADS[-1]))]
     return [show_parts(report, phases), show_causes(report, causes)]
 
 

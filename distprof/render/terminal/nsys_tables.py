@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as Grid
@@ -80,8 +80,7 @@ def render_table(table: Table, title: str, console: Console, *, max_rows: int | 
     print_parts([*parts, Text()], console)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
+class _Column(Struct, frozen=True, kw_only=True):
     """A head and its cells as they are printed."""
 
     head: str

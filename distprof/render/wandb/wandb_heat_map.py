@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from distprof.analyze.stats.measured_steps import subtract_exposed, sum_exposed
 from distprof.analyze.summary.page import shrink
@@ -31,8 +31,7 @@ BRIGHT_PERCENT = 99.0
 Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankBySteps:
+class RankBySteps(Struct, frozen=True, kw_only=True):
     """Times of every rank in every step, without warm-up."""
 
     clock: str

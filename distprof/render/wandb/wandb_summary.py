@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.render.sections.cause_words import KINDS, list_causes, look_up_verdict_cause, name_cause
 from distprof.render.sections.rank_names import describe_common, describe_place
@@ -154,8 +155,7 @@ CAUSE_COLUMNS = (
 Row = list[float | str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedTable:
+class LoggedTable(Struct, frozen=True, kw_only=True):
     """Rows under heads; None: not measured."""
 
     columns: tuple[str, ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from distprof.config.redact import mask, secret_values
 from distprof.config.schema import WandbConfig
@@ -45,7 +46,7 @@ def log_sweep(report: SweepReport, config: WandbConfig, *, folder: Path, print_l
 
     def begin() -> None:
         run = open_run(
-            f"{name} compared", dataclasses.replace(config, group=group), folder=folder, print_line=print_line,
+            f"{name} compared", structs.replace(config, group=group), folder=folder, print_line=print_line,
             values={"jobs": len(report.rows), "keys": list(report.keys)},
         )  # fmt: skip
         opened.extend([] if run is None else [run])

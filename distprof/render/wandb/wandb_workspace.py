@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from distprof.errors import UsageError
 from distprof.facts.run import PHASES, Clock
@@ -21,8 +22,7 @@ PINNED = (
 """Of the summary: columns of the list of runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One panel."""
 
     kind: Literal["lines", "stack", "runs", "groups", "image", "drawing", "table", "rank bars"]
@@ -34,8 +34,7 @@ class Panel:
     """Of rank bars: the table with these columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PanelSection:
+class PanelSection(Struct, frozen=True, kw_only=True):
     """Panels under one head."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from distprof.config.decode import is_whole
 from distprof.facts.hardware import is_amd
@@ -37,8 +37,7 @@ class _Outside(msgspec.Struct, gc=False):
     distprof: msgspec.Raw = _ABSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Outside(Struct, frozen=True, kw_only=True):
     """The file's statements about itself, checked. None: not stated, or impossible."""
 
     rank: int | None = None
@@ -53,8 +52,7 @@ class Outside:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProperties:
+class DeviceProperties(Struct, frozen=True, kw_only=True):
     """A device as the file describes it."""
 
     name: str | None = None

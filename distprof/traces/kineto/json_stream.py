@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.errors import DataError
 from distprof.storage.safe_open import Limits
@@ -33,8 +33,7 @@ _KIND[list(b'{["]}')] = _OPEN, _OPEN, _QUOTE, _CLOSE, _CLOSE
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Generic[T]):
+class Part(Struct, Generic[T], frozen=True, kw_only=True):
     """Some complete elements of the array."""
 
     text: bytes

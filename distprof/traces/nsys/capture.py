@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.errors import DataError
 from distprof.facts.arrays import IntArray
@@ -73,8 +74,7 @@ CROWDED = "(one of too many names)"
 ASKED_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class Capture(Struct, frozen=True, kw_only=True):
     """Columns of all processes. ``process`` and ``thread`` are nsys' numbers: the process number combined with the
     machine's, and the thread number. Times are ns; impossible rows are left out."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.errors import DataError
 from distprof.facts.arrays import BoolArray, IntArray
@@ -42,8 +42,7 @@ class Texts(dict[bytes, int]):
         return number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What to read of a table. Values are integers; the text, if any, becomes codes of `Texts`."""
 
     table: str
@@ -54,8 +53,7 @@ class Wanted:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class Rows(Struct, frozen=True, kw_only=True):
     """Columns of one table."""
 
     columns: Mapping[str, IntArray]

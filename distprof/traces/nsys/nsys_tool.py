@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from msgspec import Struct
 
 from distprof.errors import DataError
 from distprof.storage.safe_open import SQLITE_MAGIC, begins_with
@@ -36,8 +37,7 @@ LAST_DROPPING_NSYS = (2024, 2)
 """The newest nsys release, year and number, that drops them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nsys:
+class Nsys(Struct, frozen=True, kw_only=True):
     """An installed nsys."""
 
     path: str
@@ -132,8 +132,7 @@ def export_sqlite(nsys: Nsys, report: Path, target: Path) -> None:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class Patience:
+class Patience(Struct, kw_only=True):
     """Decides how long to wait for a program that should print or write something now and then."""
 
     limit_s: float

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.trace import UNKNOWN
@@ -43,8 +43,7 @@ class Unusual(Exception):
     """The table is not laid out as nsys does it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageBlock:
+class PageBlock(Struct, frozen=True, kw_only=True):
     """The rows of some pages."""
 
     columns: list[IntArray]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from distprof.errors import TableError
 
@@ -15,8 +16,7 @@ LATEST_NS = 1e19
 """Later than any clock's nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """A column that is read."""
 
     names: Mapping[str, float]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from distprof.errors import DataError, TableError
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
@@ -240,7 +240,7 @@ def _make_operations(path: Path, columns: dict[str, npt.NDArray[Any]]) -> Operat
         operations, tensor = operations.choose(kept), tensor[kept]
     operations = _fold(operations) if tensor.any() else operations
     wide: dict[str, Any] = {name: np.asarray(getattr(operations, name), dtype=np.int64) for name in WHOLE_FIELDS}
-    return dataclasses.replace(operations, **wide)
+    return structs.replace(operations, **wide)
 
 
 def _number_slots(path: Path, columns: Mapping[str, npt.NDArray[Any]], tensor: IntArray) -> IntArray:
@@ -310,4 +310,4 @@ def _fold(operations: Operations) -> Operations:
     start_ns = np.maximum.reduceat(operations.start_ns[order], starts)
     end_ns = np.maximum.reduceat((operations.start_ns + operations.duration_ns)[order], starts)
     folded = operations.choose(order[starts])
-    return dataclasses.replace(folded, start_ns=start_ns, duration_ns=end_ns - start_ns)
+    return structs.replace(folded, start_ns=start_ns, duration_ns=end_ns - start_ns)

@@ -6,9 +6,8 @@ the whole gap between two activities.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import (
@@ -28,8 +27,7 @@ from distprof.traces.reduce.device_work import TracedWork
 from distprof.traces.reduce.gaps import Gaps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindTimes:
+class KindTimes(Struct, frozen=True, kw_only=True):
     """Collectives by window and kind, ``[num_windows, len(KINDS)]`` each; device time in ns."""
 
     count: IntArray

@@ -10,9 +10,8 @@ launching thread at the launch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import NONE, Intervals, join, locate_windows, subtract, unite
@@ -23,8 +22,7 @@ from distprof.traces.reduce.kernel_names import classify_collective, classify_op
 from distprof.traces.reduce.launches import BEFORE_NS, compute_launch_times, launch_times
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedWork:
+class TracedWork(Struct, frozen=True, kw_only=True):
     """The activities of a trace, ``[num_activities]`` each, and when the chosen ones ran."""
 
     trace: Trace

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import NONE, Intervals, join, measure_within, unite
@@ -23,8 +22,7 @@ _GRAPH_LAUNCH = "GraphLaunch"
 """In the names of the calls that launch a CUDA graph, of the runtime, the driver, or HIP."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
+class Gaps(Struct, frozen=True, kw_only=True):
     """The times between, before and after activities, in order, ``[num_gaps]`` each, ns."""
 
     begin_ns: IntArray

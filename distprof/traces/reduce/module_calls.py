@@ -7,10 +7,10 @@ which module: an operator in forward carries the number that its thread's next n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.range_names import MODULE_DOMAIN, OWN_MODULE
@@ -29,8 +29,7 @@ NODE_FRAME = "autograd::engine::evaluate_function: "
 """torch's range around an autograd node, its hooks and the adding up of its gradients."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TracedCalls:
+class TracedCalls(Struct, frozen=True, kw_only=True):
     """The calls of modules and the operators, nested in each other; calls come first in every column."""
 
     items: Ranges

@@ -9,10 +9,10 @@ The tree comes from the names that distprof gives modules, or from how torch.pro
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct, structs
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.range_names import OWN_MODULE
@@ -32,7 +32,7 @@ STAGES = 3
 def drop_module_ranges(trace: Trace) -> Trace:
     """The trace without distprof's own ranges around modules, which have a table of their own."""
     own = select_names(trace.ranges.name, trace.names, lambda name: name.startswith(OWN_MODULE))
-    return dataclasses.replace(trace, ranges=keep_rows(trace.ranges, ~own)) if own.any() else trace
+    return structs.replace(trace, ranges=keep_rows(trace.ranges, ~own)) if own.any() else trace
 
 
 def total_modules(work: TracedWork, window: Window, counted: BoolArray | None) -> tuple[tuple[ModuleTotal, ...], int]:
@@ -71,8 +71,7 @@ def total_modules(work: TracedWork, window: Window, counted: BoolArray | None) -
     return rows, len(tree.names) - len(kept)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
+class _Sums(Struct, frozen=True, kw_only=True):
     """Time by row of the tree and stage, ns, ``[num_rows, STAGES]``."""
 
     own: IntArray
@@ -132,8 +131,7 @@ def _list_holders(tree: ModuleTree, modules: Sequence[int]) -> Iterable[int]:
     return rows | ({*tree.list_ancestors(modules[0] + 1)} if modules else set())
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleTree:
+class ModuleTree(Struct, frozen=True, kw_only=True):
     """Modules by row: a row more than their index in `TracedCalls.labels`, as row 0 is everything."""
 
     names: tuple[str, ...]

@@ -7,16 +7,14 @@ calls. A range contains times from its begin up to, but excluding, its end. Time
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.trace import UNKNOWN, Ranges, RangeStyle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nest:
+class Nest(Struct, frozen=True, kw_only=True):
     """The stacks of all threads, ``[num_ranges]`` each, by row of the ranges."""
 
     stacked: BoolArray
@@ -99,8 +97,7 @@ def locate_innermost(ranges: Ranges, nest: Nest, thread: IntArray, at_ns: IntArr
     return np.where(thread == UNKNOWN, UNKNOWN, found[2 * len(rows) :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spots:
+class Spots(Struct, frozen=True, kw_only=True):
     """Where things were called: host times on threads, sorted by both, ``[num_spots]`` each."""
 
     thread: IntArray

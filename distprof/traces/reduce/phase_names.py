@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from distprof.facts.range_names import OWN_DOMAIN, OWN_PREFIX
 from distprof.facts.run import PHASE_CODE, Phase
@@ -27,8 +28,7 @@ LONGEST_NAME = 200
 """Longer names are code or data, not labels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameMap:
+class NameMap(Struct, frozen=True, kw_only=True):
     """What names represent. Patterns are globs; the user's take precedence over the usual names."""
 
     phases: Sequence[tuple[Phase, str]] = ()

@@ -7,9 +7,9 @@ times in ns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.errors import DataError
 from distprof.facts.arrays import BoolArray, IntArray
@@ -28,8 +28,7 @@ PAIRS_AT_ONCE = 4_000_000
 MAX_PAIRS = 50_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeNames:
+class RangeNames(Struct, frozen=True, kw_only=True):
     """The distinct names of ranges with their domains."""
 
     labels: tuple[tuple[str, str], ...]
@@ -43,8 +42,7 @@ class RangeNames:
         return judged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
+class Slices(Struct, frozen=True, kw_only=True):
     """Stretches of spots, ``[num_slices]`` each; ``low`` is included, ``high`` is not."""
 
     owner: IntArray

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.intervals import locate_windows, measure, unite
@@ -143,8 +143,7 @@ def _count(names: RangeNames, rows: BoolArray) -> list[int]:
     return np.bincount(names.code[rows], minlength=len(names.labels)).tolist()  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Device:
+class _Device(Struct, frozen=True, kw_only=True):
     """Which activities belong to each name, all indexed by the names' codes."""
 
     trace: Trace

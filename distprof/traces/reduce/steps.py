@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.range_names import OWN_DOMAIN, OWN_MEASURED
@@ -21,8 +21,7 @@ MAX_PHASE_RANGES = 100_000
 OTHER = PHASE_CODE[Phase.OTHER]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(Struct, frozen=True, kw_only=True):
     """The steps of one trace, ordered by time and not nested, ``[num_steps]`` each; host times, ns."""
 
     number: IntArray
@@ -113,8 +112,7 @@ def _reach(begin_ns: IntArray, end_ns: IntArray, times_ns: IntArray) -> IntArray
     return reached[np.searchsorted(begin_ns, times_ns, side="right")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSegments:
+class StepSegments(Struct, frozen=True, kw_only=True):
     """Segments without gaps from the first step's begin to the last step's end, ordered by time."""
 
     border_ns: IntArray

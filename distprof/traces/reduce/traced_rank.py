@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import Intervals, intersect, measure, subtract
@@ -33,8 +33,7 @@ MAX_TIMELINES = 50
 """Steps of a rank whose segments are kept for the timeline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedRank:
+class TracedRank(Struct, frozen=True, kw_only=True):
     """What one trace shows: rows and collectives like those of a live rank, and the device's activity. Times of day
     are ns from ``origin_ns``, so that float64 holds them exactly."""
 

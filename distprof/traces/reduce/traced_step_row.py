@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import Intervals, intersect, measure_within, subtract
@@ -22,8 +22,7 @@ _PARAMETER = (Phase.FORWARD, Phase.BACKWARD, Phase.OTHER)
 """Phases in which an all-gather collects sharded parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedDeviceClock:
+class TracedDeviceClock(Struct, frozen=True, kw_only=True):
     """Converts host times to the times at which the compute stream reaches them, as an event recorded there would.
 
     An event waits for everything launched before it, and cannot be earlier than its own record:

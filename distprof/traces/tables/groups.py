@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import IntArray
 
@@ -17,8 +17,7 @@ _EXACT = 2**52
 _HALF_BITS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(Struct, frozen=True, kw_only=True):
     """Statistics of each group's values, ``[num_groups]`` each, in the values' unit."""
 
     count: Sequence[int]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.trace import UNKNOWN, RangeStyle, Trace
@@ -54,8 +54,7 @@ Totals = list[int]
 """Count, sum, minimum, maximum."""
 
 
-@dataclass(slots=True)
-class _ProjectionBlock:
+class _ProjectionBlock(Struct):
     """The data of one range's rows: totals by type and name."""
 
     sums: dict[str, dict[str, Totals]] = field(default_factory=lambda: {RANGE: {}, DEVICE: {}, CALLS: {}})
@@ -136,8 +135,7 @@ def _add_trace(blocks: Blocks, trace: Trace, window: Window, *, exclusive: bool,
         _add(blocks, [label], DEVICE, trace.names, np.zeros_like(row), gpu.name[row], long_ns[row])
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
+class _Contents(Struct, frozen=True):
     """What the measured ranges of a trace contain."""
 
     trace: Trace

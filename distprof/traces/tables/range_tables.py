@@ -14,10 +14,10 @@ the same name. Times are ns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import BoolArray, IntArray
 from distprof.facts.trace import UNKNOWN, ActivityKind, Trace
@@ -206,8 +206,7 @@ def _stack(columns: Sequence[Sequence[IntArray]], index: int) -> IntArray:
     return np.concatenate([np.empty(0, dtype=np.int64), *(part[index] for part in columns)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instances:
+class Instances(Struct, frozen=True, kw_only=True):
     """The ranges of one trace that can contain calls, ``[num_instances]`` each."""
 
     label: list[Label | None]

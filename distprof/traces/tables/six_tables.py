@@ -12,9 +12,10 @@ the order of names in the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from distprof.facts.arrays import IntArray
 from distprof.facts.trace import ActivityKind, Calls, Ranges, RangeStyle, Trace
@@ -31,8 +32,7 @@ Cells = tuple[object, ...]
 """Texts and numbers. None: no value, or the name of something unnamed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table as in `nsys stats`. The heads name the units; times, sizes and shares are rounded as nsys does."""
 
     name: str
@@ -41,8 +41,7 @@ class Table:
     """As many cells as heads; the text is last."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
+class _Label(Struct, frozen=True):
     """What a row is about."""
 
     key: Hashable
@@ -53,8 +52,7 @@ class _Label:
     """The last cells of the row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """What one trace contributes to a table, ``[num_rows]`` each."""
 
     begin_ns: IntArray
@@ -202,8 +200,7 @@ def _show_sizes(sums: Groups, row: int, whole_bytes: int) -> Cells:
     return (total, count, *rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
+class _Maker(Struct, frozen=True):
     """How one table is made."""
 
     heads: tuple[str, ...]

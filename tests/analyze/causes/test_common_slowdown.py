@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.causes.common_slowdown import (
@@ -52,7 +51,7 @@ def draw_work(draws: np.random.Generator, speeds: FloatArray) -> FloatArray:
 def cut_backward(phase_ns: FloatArray, inner_ns: FloatArray, *, first_waits: bool = False) -> SyncCycles:
     """The last of backward lies between the issue of two buckets, of which ranks wait for the second."""
     cycles = make_cycles(phase_ns)
-    return dataclasses.replace(
+    return structs.replace(
         cycles, groups=cycles.groups * 2, is_waited_on=np.array([first_waits, True]), issued=(Phase.BACKWARD,) * 2,
         work_ns=np.stack([cycles.work_ns[:, :, 0] - inner_ns, inner_ns], axis=2),
         blocked_ns=np.concatenate([np.zeros_like(cycles.blocked_ns), cycles.blocked_ns], axis=2),
@@ -260,7 +259,7 @@ def test_the_gaps_lose_no_more_than_speed_explains(times: float) -> None:
     """What else a gap holds may grow with speed, and faster: it stays."""
     draws = np.random.default_rng(3)
     cycles = make_cycles(draw_work(draws, draw_speeds(draws)))
-    cycles = dataclasses.replace(cycles, work_ns=times * cycles.work_ns)
+    cycles = structs.replace(cycles, work_ns=times * cycles.work_ns)
     left = remove_common_slowdown(cycles, leave_all(cycles))[1]
     taken_ns = (cycles.work_ns - left.work_ns).sum(axis=2)
     explained_ns = (cycles.phase_ns - left.phase_ns).sum(axis=2)

@@ -7,12 +7,12 @@ and the time that a DataLoader takes in ``tests/profiler/rank/test_profiler.py``
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Between, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -59,7 +59,7 @@ def find_lost(made: Simulated) -> float:
     ("job", "rank", "phase"), [(LOGGED, 1, "optimizer"), (EVALUATED, 1, "evaluation"), (SAVED, 0, "checkpoint")]
 )
 def test_what_ranks_wait_for_between_steps_has_a_name(job: SimulatedJob, rank: int, phase: str, num_ranks: int) -> None:
-    made = simulate(dataclasses.replace(job, num_ranks=num_ranks), seed=1)
+    made = simulate(structs.replace(job, num_ranks=num_ranks), seed=1)
     report = analyze(made.run)
     verdict, causes = report.verdict, take_causes(report)
     assert (verdict.rank, verdict.phase, verdict.critical) == (rank, phase, True)
@@ -98,7 +98,7 @@ def test_a_long_step_that_is_nobodys_tells_what_the_ranks_did_before_it() -> Non
 def test_no_link_of_a_healthy_network_is_named_and_a_late_rank_is(num_ranks: int, ranks_per_host: int) -> None:
     """Under FSDP moving data takes a quarter of the step; rank 9 is late by a fifth of it."""
     job = SimulatedJob(strategy="fsdp", num_ranks=num_ranks, ranks_per_host=ranks_per_host, num_steps=30)
-    late = dataclasses.replace(job, delays=(Delay(rank=9, phase=Phase.BACKWARD, delay_ns=26 * MS),))
+    late = structs.replace(job, delays=(Delay(rank=9, phase=Phase.BACKWARD, delay_ns=26 * MS),))
     for seed in range(3):
         causes = take_causes(analyze(simulate(job, seed=seed, truth=False).run))
         assert {item.kind for item in causes.causes} <= {"jitter", "communication"}
@@ -150,14 +150,14 @@ def fetch_late(run: Run) -> Run:
     rows[:, :, COLUMN["between_data_host_ns"]] = data_ns
     rows[:, :, COLUMN["begin_host_ns"]] += data_ns
     rows[:, :, COLUMN["step_host_ns"]] -= data_ns
-    return dataclasses.replace(run, rows=rows)
+    return structs.replace(run, rows=rows)
 
 
 def test_a_batch_is_data_wherever_it_is_fetched() -> None:
     delay = Delay(rank=2, phase=Phase.DATA, delay_ns=15 * MS)
     inside = SimulatedJob(num_ranks=4, delays=(delay,))
     for run in (
-        simulate(dataclasses.replace(inside, data_between=True), seed=1).run,
+        simulate(structs.replace(inside, data_between=True), seed=1).run,
         fetch_late(simulate(inside, seed=1).run),
     ):
         verdict = analyze(run).verdict
@@ -200,7 +200,7 @@ def test_a_late_rank_whose_phase_was_not_measured_has_no_phase() -> None:
     ).run
     rows = run.rows.copy()
     rows[1:3, :, COLUMN["forward_host_ns"]] = np.nan
-    verdict = analyze(dataclasses.replace(run, rows=rows)).verdict
+    verdict = analyze(structs.replace(run, rows=rows)).verdict
     assert (verdict.rank, verdict.phase, verdict.cause) == (1, None, None)
 
 
@@ -234,7 +234,7 @@ def test_long_steps_in_which_all_ranks_do_the_same_tell_what_it_is() -> None:
 
 
 def test_stalls_of_a_rank_are_told_where_another_is_missing() -> None:
-    job = dataclasses.replace(SAVED, num_ranks=4)
+    job = structs.replace(SAVED, num_ranks=4)
     report = analyze(lose_rank(simulate(job, seed=1).run, 3))
     assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ns) == ("stalls", 0, None)
     assert describe_verdict(report) == (
@@ -287,9 +287,9 @@ def test_all_of_a_long_step_is_explained_where_nothing_else_makes_it_long() -> N
 @pytest.mark.parametrize("noting", [range(8), [1], []])
 def test_evaluation_is_called_what_was_seen_of_it(noting: Sequence[int]) -> None:
     """Ranks roll out before every fifth step, rank 1 for longer; only what all of them note is not called otherwise."""
-    run = simulate(dataclasses.replace(EVALUATED, num_ranks=8), seed=1).run
-    ranks = [dataclasses.replace(each, notes=(FORWARDS_NOTE,) if each.rank in noting else ()) for each in run.ranks]
-    report = analyze(dataclasses.replace(run, ranks=tuple(ranks)))
+    run = simulate(structs.replace(EVALUATED, num_ranks=8), seed=1).run
+    ranks = [structs.replace(each, notes=(FORWARDS_NOTE,) if each.rank in noting else ()) for each in run.ranks]
+    report = analyze(structs.replace(run, ranks=tuple(ranks)))
     name = "forward without gradients" if len(noting) == 8 else "evaluation"
     cause = next(item for item in take_causes(report).causes if item.rank == 1)
     assert (cause.phase, cause.cause, report.verdict.phase, report.verdict.cause) == (name,) * 4

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
@@ -176,7 +175,7 @@ def test_a_part_that_was_not_measured_names_nobody() -> None:
     cycles = make_cycles(own_ns)
     unknown = own_ns.copy()
     unknown[:, :, PHASE[Phase.FORWARD]] = np.nan
-    assert [len(found.rows) for found in detect(dataclasses.replace(cycles, phase_ns=unknown), *FINDERS)] == [0]
+    assert [len(found.rows) for found in detect(structs.replace(cycles, phase_ns=unknown), *FINDERS)] == [0]
 
 
 def draw_tails(kind: str, draws: np.random.Generator, num_ranks: int, num_cycles: int) -> FloatArray:

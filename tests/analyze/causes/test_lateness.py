@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze.causes.lateness import (
     can_hold,
@@ -101,7 +100,7 @@ def test_drift_seldom_looks_like_a_change() -> None:
 def test_a_part_lies_between_its_neighbours(issued: tuple[Part, ...], part: Part, gaps: list[int]) -> None:
     count = len(issued)
     cycles = make_cycles([[10.0] * count] * 2, [1] * count, [True] * count)
-    assert np.flatnonzero(can_hold(dataclasses.replace(cycles, issued=issued), part)).tolist() == gaps
+    assert np.flatnonzero(can_hold(structs.replace(cycles, issued=issued), part)).tolist() == gaps
 
 
 def test_an_excess_is_spread_over_the_gaps_that_are_longer() -> None:
@@ -117,11 +116,9 @@ def test_an_excess_may_lie_between_two_backwards_if_the_first_has_ended() -> Non
     late, error = np.array([0.2, 9.0, 9.0]), np.full(3, 0.1)
     allowed = np.array([True, False, False])
     for waits, placed in (([True] * 3, [0.2 / 1.82, 9 / 1.82, 9 / 1.82]), ([False, True, True], [0.2, 0, 9.0])):
-        cycles = dataclasses.replace(
-            make_cycles([[10, 30, 20]] * 2, [1] * 3, waits), issued=(BACKWARD, BACKWARD, BACKWARD)
-        )
+        cycles = structs.replace(make_cycles([[10, 30, 20]] * 2, [1] * 3, waits), issued=(BACKWARD, BACKWARD, BACKWARD))
         assert locate_delay(cycles, allowed, late, error, 10).tolist() == pytest.approx(placed)
-    forward = dataclasses.replace(cycles, issued=(FORWARD, FORWARD, BACKWARD))
+    forward = structs.replace(cycles, issued=(FORWARD, FORWARD, BACKWARD))
     assert locate_delay(forward, allowed, late, error, 10).tolist() == [0.2, 0, 0]
 
 
@@ -133,7 +130,7 @@ def test_a_rank_is_named_that_is_late_in_a_forward_between_two_backwards() -> No
     phase_ns = np.zeros((2, 34, len(OWN_PARTS)))
     phase_ns[:, :, OWN_PARTS.index(BACKWARD)] = draw.normal(8 * MS, 0.2 * MS, (2, 34))
     phase_ns[:, :, OWN_PARTS.index(FORWARD)] = work_ns.sum(axis=2) - phase_ns[:, :, OWN_PARTS.index(BACKWARD)]
-    cycles = dataclasses.replace(
+    cycles = structs.replace(
         make_cycles([[1, 1]] * 2, [1, 1], [True, True]), steps=np.arange(34), work_ns=work_ns, phase_ns=phase_ns,
         blocked_ns=work_ns.max(axis=0) - work_ns + MS, transfer_ns=np.full_like(work_ns, MS),
         start_ns=np.zeros((2, 34)), issued=(BACKWARD, BACKWARD),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.arrays import FloatArray
@@ -106,7 +106,7 @@ def test_compilations_and_collections_are_two_causes() -> None:
     run, both = make_job(compiled_ns, how="compile"), compiled_ns + (collected_ns := collect_in_turn(4))
     rows = make_job(both, how="compile").rows
     rows[:, :, COLUMN["forward_compile_host_ns"]], rows[:, :, COLUMN["forward_gc_host_ns"]] = compiled_ns, collected_ns
-    kinds = list_kinds(analyze(dataclasses.replace(run, rows=rows)))
+    kinds = list_kinds(analyze(structs.replace(run, rows=rows)))
     assert kinds[:2] == [VerdictKind.RECOMPILATION, VerdictKind.GARBAGE_COLLECTION]
 
 

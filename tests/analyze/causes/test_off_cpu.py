@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.arrays import FloatArray
@@ -70,7 +70,7 @@ def make_job(
         levels = {**LEVELS, **{name: each[name] for name in each.keys() & LEVELS}}
         counters = {**USUAL, **{name: each[name] for name in each.keys() - LEVELS}}
         readings.append(make_readings(run, rank, counters, levels))
-    return dataclasses.replace(run, scheduling=tuple(readings))
+    return structs.replace(run, scheduling=tuple(readings))
 
 
 def read_rank(report: Report, rank: int) -> tuple[float, float]:
@@ -186,9 +186,9 @@ def test_ranks_of_which_nothing_is_read() -> None:
         (nothing, run.scheduling[1], nothing),
         (*run.scheduling[:1], nothing, nothing),
     ):
-        report = analyze(dataclasses.replace(run, scheduling=scheduling))
+        report = analyze(structs.replace(run, scheduling=scheduling))
         assert (report.verdict.rank, report.verdict.cause) == (1, Cause.COMPUTE)
-    assert show_scheduling(analyze(dataclasses.replace(run, scheduling=()))).columns == ()
+    assert show_scheduling(analyze(structs.replace(run, scheduling=()))).columns == ()
 
 
 def test_a_thread_that_takes_over_begins_anew() -> None:
@@ -197,5 +197,5 @@ def test_a_thread_that_takes_over_begins_anew() -> None:
     readings = run.scheduling[1].copy()
     readings[8:, SCHEDULING["thread"]] = 12
     readings[8:, SCHEDULING["wait_ns"]] += 10**12
-    report = analyze(dataclasses.replace(run, scheduling=(run.scheduling[0], readings, run.scheduling[2])))
+    report = analyze(structs.replace(run, scheduling=(run.scheduling[0], readings, run.scheduling[2])))
     assert read_rank(report, 1)[1] == pytest.approx(MS)

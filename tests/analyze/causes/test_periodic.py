@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -121,7 +121,7 @@ def test_heavy_tails_are_no_rhythm() -> None:
 def test_steps_that_are_all_of_one_turn_show_no_period() -> None:
     """Single collectives are timed in every fourth step, so that each of these is of the same turn of 2 and of 4."""
     cycles = make_cycles(draw_own(np.random.default_rng(6), 4, 60, sigma=0.3))
-    sampled = dataclasses.replace(cycles, steps=np.arange(0, 240, 4))
+    sampled = structs.replace(cycles, steps=np.arange(0, 240, 4))
     assert detect(sampled, detect_periodic_ranks) == []
 
 
@@ -169,9 +169,7 @@ def test_draws_of_independent_steps_are_called_rare_no_more_often_than_they_are(
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_the_report_names_it_once_with_its_period_and_its_cost(ranks: int) -> None:
     job = SimulatedJob(strategy="ddp", num_ranks=ranks, num_steps=200, jitter_ratio=0.08)
-    late = dataclasses.replace(
-        job, delays=(Delay(rank=1, phase=Phase.BACKWARD, delay_ns=15 * MS, every=7, first_step=3),)
-    )
+    late = structs.replace(job, delays=(Delay(rank=1, phase=Phase.BACKWARD, delay_ns=15 * MS, every=7, first_step=3),))
     assert analyze(simulate(job, seed=1, truth=False).run).verdict.rank is None
     report = analyze(simulate(late, seed=1, truth=False).run)
     assert report.causes is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.arrays import FloatArray
@@ -210,7 +210,7 @@ def test_workers_that_compute_need_cores(
     run = make_job(20 * MS, WORKERS | {"worker_cpu_ns": cpu_ms * MS})
     if cores is not None:
         readings = [make_readings(run, rank, USUAL, LEVELS | {"cores": cores}) for rank in range(4)]
-        run = dataclasses.replace(run, scheduling=tuple(readings))
+        run = structs.replace(run, scheduling=tuple(readings))
     report = analyze(run)
     loader = read_loader(report)
     assert (loader.limit, loader.workers_needed) == (limit, needed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Clocks, SimulatedJob, Stop, simulate
 from distprof.analyze import analyze
@@ -98,7 +98,7 @@ def make_two_ranks(arrival_ms: dict[int, list[float]], left_ms: dict[int, list[f
         sizes_bytes=(8,), steps=np.arange(20), arrival_ns=arrival[:, :, None], end_ns=left[:, :, None],
         exposed_ns=waited[:, :, None],
     )  # fmt: skip
-    return dataclasses.replace(run, collectives=(table,))
+    return structs.replace(run, collectives=(table,))
 
 
 def find_stalls(run: Run) -> list[Stall]:
@@ -126,8 +126,8 @@ def test_a_rank_that_leaves_a_wait_late_makes_one_stall_and_not_two_halves() -> 
     """Rank 0 leaves at 90 ms and waits for rank 1 in the next step."""
     run = make_two_ranks({0: [80], 1: [80]}, {0: [90], 1: [3090]})
     assert tell_stalls(run) == [(11, 1, "all_reduce", 3000)]
-    apart = dataclasses.replace(
-        run, ranks=tuple(dataclasses.replace(info, host=f"host-{info.rank}") for info in run.ranks)
+    apart = structs.replace(
+        run, ranks=tuple(structs.replace(info, host=f"host-{info.rank}") for info in run.ranks)
     )  # nobody knows how their clocks stand, and which of the two it was
     assert [(step, rank) for step, rank, _, _ in tell_stalls(apart)] == [(10, None)]
     assert tell_stalls(apart)[0][3] == pytest.approx(3000)
@@ -150,7 +150,7 @@ def test_fault_34_a_stopped_rank_is_named_or_nobody(
     for seed in range(24):
         victim, at_ns = int(draws.integers(num_ranks)), float(draws.uniform(600, 2400)) * MS
         stop = Stop(rank=victim, at_ns=at_ns, length_ns=2000.0 * MS, served=served)
-        run = simulate(dataclasses.replace(usual, stops=(stop,)), seed=seed, truth=False).run
+        run = simulate(structs.replace(usual, stops=(stop,)), seed=seed, truth=False).run
         (stall,) = find_stalls(run)
         assert stall.rank in (victim, None), (seed, stall)
         assert stall.lost_ns == pytest.approx(2000 * MS, rel=0.1)
@@ -165,17 +165,16 @@ def test_clocks_that_differ_by_more_than_was_lost_name_nobody() -> None:
     """Rank 1, on another host, leaves 2 s late; its clock is known to 3 s."""
     job = SimulatedJob(num_ranks=2, ranks_per_host=1, num_steps=30, clocks=Clocks(offset_ns=1e9, bound_ns=1e4))
     stops = (Stop(rank=1, at_ns=1195.0 * MS, length_ns=2000.0 * MS, served=True),)
-    run = simulate(dataclasses.replace(job, strategy="fsdp", stops=stops, jitter_ratio=0), seed=1, truth=False).run
+    run = simulate(structs.replace(job, strategy="fsdp", stops=stops, jitter_ratio=0), seed=1, truth=False).run
     assert [stall.rank for stall in find_stalls(run)] == [1]
     vague = tuple(
-        dataclasses.replace(reading, bound_ns=3_000_000_000 if reading.rank else 0)
-        for reading in run.meta.clock_readings
+        structs.replace(reading, bound_ns=3_000_000_000 if reading.rank else 0) for reading in run.meta.clock_readings
     )
-    unsure = dataclasses.replace(run, meta=dataclasses.replace(run.meta, clock_readings=vague))
+    unsure = structs.replace(run, meta=structs.replace(run.meta, clock_readings=vague))
     assert [stall.rank for stall in find_stalls(unsure)] == [None]
 
 
 def test_a_stall_says_who_or_that_nobody_was_late() -> None:
     stall = Stall(step=7, rank=None, phase="all_reduce", lost_ns=1.5e9)
     assert describe_stall(stall) == "step 7 took 1.500 s longer than usual: no rank alone was late (all_reduce)"
-    assert describe_stall(dataclasses.replace(stall, rank=2)).endswith("longer than usual: rank 2, all_reduce")
+    assert describe_stall(structs.replace(stall, rank=2)).endswith("longer than usual: rank 2, all_reduce")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.gpu import LIMIT_BITS, ClockLimit
@@ -68,7 +68,7 @@ def sample(run: Run, cards: list[ScriptedCard], seed: int = 0) -> Run:
         nvml.nvmlDeviceGetClockInfo = lambda card, kind, mhz=usual_mhz: round(mhz * random.uniform(0.995, 1.005))
         times_ns = clock.now_ns + np.arange(int(duration_s / WINDOW_S) + 8) * int(WINDOW_S * 1e9)
         gpus.append(record_gpu(nvml, card, clock, times_ns.tolist(), WINDOW_S))
-    return dataclasses.replace(run, gpus=tuple(gpus))
+    return structs.replace(run, gpus=tuple(gpus))
 
 
 def judge(run: Run, clocks: dict[int, tuple[float, int]], seed: int = 0) -> Report:
@@ -87,8 +87,8 @@ def test_a_rank_whose_gpu_is_throttled_is_said_to_be() -> None:
     assert found.sm_clock_hz == pytest.approx(1.41e9, rel=0.01) and found.sm_clock_max_hz == 1.98e9
     assert found.others_sm_clock_hz == pytest.approx(1.98e9, rel=0.01)
     assert found.explained_ratio == pytest.approx(1, abs=0.05)
-    report = dataclasses.replace(
-        report, verdict=dataclasses.replace(report.verdict, throttled=dataclasses.replace(found, sm_clock_hz=1.41e9))
+    report = structs.replace(
+        report, verdict=structs.replace(report.verdict, throttled=structs.replace(found, sm_clock_hz=1.41e9))
     )
     assert "Rank 5's GPU is throttled: power cap, 1,410 of 1,980 MHz (the others' run at 1,9" in describe_verdict(
         report
@@ -163,11 +163,11 @@ def test_a_clock_that_falls_in_mid_run_is_read_where_the_rank_is_slow() -> None:
 def test_nothing_is_said_without_others_of_the_same_model_or_on_the_hosts_clock() -> None:
     run, clocks = make_job(4, slow=2, factor=1.4), {2: (1414.0, POWER_BIT)}
     assert judge(run, clocks).verdict.throttled is not None
-    other = dataclasses.replace(run.ranks[2], snapshot=dataclasses.replace(run.ranks[2].snapshot, name="Another"))  # type: ignore[type-var]
-    mixed = dataclasses.replace(run, ranks=(*run.ranks[:2], other, run.ranks[3]))
+    other = structs.replace(run.ranks[2], snapshot=structs.replace(run.ranks[2].snapshot, name="Another"))  # type: ignore[type-var]
+    mixed = structs.replace(run, ranks=(*run.ranks[:2], other, run.ranks[3]))
     assert judge(mixed, clocks).verdict.throttled is None
-    shared = tuple(dataclasses.replace(info, device_uuid="one") for info in run.ranks)
-    assert judge(dataclasses.replace(run, ranks=shared), clocks).verdict.throttled is None
+    shared = tuple(structs.replace(info, device_uuid="one") for info in run.ranks)
+    assert judge(structs.replace(run, ranks=shared), clocks).verdict.throttled is None
     report = judge(run, clocks)
     for change in ({"clock": "host"}, {"cause": Cause.HOST}, {"evidence": ()}, {"kind": VerdictKind.STALLS}):
         assert _find_again(run, clocks, report, change) is None
@@ -180,7 +180,7 @@ def _find_again(run: Run, clocks: dict[int, tuple[float, int]], report: Report, 
     cards = [ScriptedCard(sm_clock_mhz=clocks.get(rank, (MAX_MHZ, 0))[0], limits=POWER_BIT) for rank in range(4)]
     steps = choose_measured_steps(sample(run, cards))
     assert find_throttled_gpu(steps, report.verdict, report.causes) is not None
-    return find_throttled_gpu(steps, dataclasses.replace(report.verdict, **change), report.causes)
+    return find_throttled_gpu(steps, structs.replace(report.verdict, **change), report.causes)
 
 
 def test_every_limit_has_a_bit_and_a_remedy() -> None:
@@ -189,6 +189,6 @@ def test_every_limit_has_a_bit_and_a_remedy() -> None:
     assert found is not None and set(LIMIT_BITS) == set(ClockLimit)
     advices = set()
     for limit in ClockLimit:
-        verdict = dataclasses.replace(report.verdict, throttled=dataclasses.replace(found, limit=limit))
-        advices.add(describe_next(dataclasses.replace(report, verdict=verdict)))
+        verdict = structs.replace(report.verdict, throttled=structs.replace(found, limit=limit))
+        advices.add(describe_next(structs.replace(report, verdict=verdict)))
     assert len(advices) == len(ClockLimit) and all("rank 2" in advice for advice in advices)

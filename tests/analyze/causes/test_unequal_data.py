@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.causes.find_causes import begin
 from distprof.analyze.causes.unequal_data import UnequalData, detect_unequal_data, regress
@@ -157,7 +156,7 @@ def test_gaps_before_buckets_have_their_own_share() -> None:
     half_ns = own_ns[:, :, BACKWARD] / 2
     cycles: SyncCycles = make_cycles(own_ns)
     work_ns = np.stack([own_ns.sum(axis=2) - half_ns, half_ns], axis=2)
-    cycles = dataclasses.replace(
+    cycles = structs.replace(
         cycles, groups=cycles.groups * 2, is_waited_on=np.array([False, True]), work_ns=work_ns,
         blocked_ns=np.zeros_like(work_ns), transfer_ns=np.zeros_like(work_ns),
     )  # fmt: skip

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.causes.unequal_experts import find_unequal_experts
@@ -53,7 +52,7 @@ def make_run_of(got: FloatArray, work_ns: FloatArray) -> Run:
         phases=(Phase.FORWARD,) * 2, sizes_bytes=(None, None), steps=np.arange(STEPS), arrival_ns=arrival_ns,
         end_ns=end_ns, exposed_ns=end_ns - arrival_ns, received_bytes=np.stack([got, np.full_like(got, 1e6)], axis=2),
     )  # fmt: skip
-    return dataclasses.replace(make_run(num_ranks=RANKS, num_steps=STEPS), collectives=(table,))
+    return structs.replace(make_run(num_ranks=RANKS, num_steps=STEPS), collectives=(table,))
 
 
 def find(run: Run, rank: int = 2, late_ms: float = 11.0) -> ReceivedMore | None:
@@ -93,8 +92,8 @@ def test_it_is_said_and_what_each_rank_gets_is_shown() -> None:
     (row,) = list_waits(report)
     assert row[0] == "all_to_all in forward" and row[3] == "1.9 MiB to 3.0 MiB"  # two of them, in a step
     verdict = make_verdict(make_cause(VerdictKind.SLOW_RANK, 20, rank=2, phase="forward", late_ns=11.0 * MS))
-    verdict = dataclasses.replace(verdict, received=find(run))
-    said = dataclasses.replace(report, verdict=verdict)
+    verdict = structs.replace(verdict, received=find(run))
+    said = structs.replace(report, verdict=verdict)
     sentence = describe_verdict(said)
     assert "experts of rank 2 get 2.1 times the tokens of the others (all_to_all in forward): it is 11.0 ms" in sentence
     assert "giving all as many makes" in sentence and "balance what the experts get" in describe_next(said)

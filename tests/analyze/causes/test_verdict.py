@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Clocks, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -101,7 +100,7 @@ LINK = SimulatedJob(
 
 @pytest.mark.parametrize("clocks", [Clocks(), Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=30_000)])
 def test_a_slow_link_is_no_slow_rank(clocks: Clocks) -> None:
-    verdict = judge(dataclasses.replace(LINK, clocks=clocks))
+    verdict = judge(structs.replace(LINK, clocks=clocks))
     assert (verdict.kind, verdict.critical, verdict.rank) == ("slow_link", True, None)
     assert verdict.hosts == ("host-0", "host-1")
     # four buckets of 7 MB, twice 7/8 of each through a rank's end of the ring, at a hundredth of 5 GB/s
@@ -115,18 +114,18 @@ def test_with_a_rank_missing_no_link_is_blamed() -> None:
 
 def test_a_probe_says_nothing_about_the_network_of_another_backend() -> None:
     run = simulate(LINK, seed=3).run
-    nccl = dataclasses.replace(run, meta=dataclasses.replace(run.meta, backend="nccl"))
+    nccl = structs.replace(run, meta=structs.replace(run.meta, backend="nccl"))
     assert analyze(nccl).verdict.kind == "communication"
 
 
 def test_of_many_hosts_the_slow_one_is_named_alone() -> None:
-    job = dataclasses.replace(LINK, num_ranks=16, slow_hosts={2: 100})
+    job = structs.replace(LINK, num_ranks=16, slow_hosts={2: 100})
     assert judge(job).hosts == ("host-2",)
 
 
 def test_transfers_far_longer_than_their_bytes_need_are_not_the_links_doing() -> None:
     """The link needs a thirtieth of what moving the data costs: the time goes elsewhere."""
-    assert judge(dataclasses.replace(LINK, bucket_bytes=250_000)).kind == "communication"
+    assert judge(structs.replace(LINK, bucket_bytes=250_000)).kind == "communication"
 
 
 def test_a_slow_rank_behind_a_healthy_link_is_a_slow_rank() -> None:
@@ -194,7 +193,7 @@ def make_turns(num_ranks: int, *, leave_late: bool) -> Run:
         phases=(Phase.BACKWARD,) * buckets, sizes_bytes=(8,) * buckets, steps=np.arange(steps), arrival_ns=arrival,
         end_ns=arrival + np.maximum(took, waited), exposed_ns=waited,
     )  # fmt: skip
-    return dataclasses.replace(run, collectives=(table,))
+    return structs.replace(run, collectives=(table,))
 
 
 @pytest.mark.parametrize("leave_late", [False, True])

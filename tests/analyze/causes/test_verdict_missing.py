@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -19,11 +19,11 @@ from tests.factories import MS, make_run
 
 def test_with_a_rank_missing_nothing_is_critical() -> None:
     run = simulate(SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),)), seed=3).run
-    part = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=6))
+    part = structs.replace(run, meta=structs.replace(run.meta, world_size=6))
     verdict = analyze(part).verdict
     assert verdict.rank == 2 and not verdict.critical and "missing" in verdict.reason
     assert (verdict.confirmed, analyze(run).verdict.confirmed) == (None, True)
-    few = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=128))
+    few = structs.replace(run, meta=structs.replace(run.meta, world_size=128))
     none = analyze(few).verdict
     assert (none.kind, none.rank, none.reason) == ("none", None, "4 of 128 ranks are present: too few to compare")
 
@@ -32,13 +32,13 @@ def lose_rank(run: Run, rank: int) -> Run:
     """The run without all that one rank wrote."""
     left = [place for place in range(len(run.ranks)) if place != rank]
     tables = tuple(
-        dataclasses.replace(
+        structs.replace(
             table, ranks=np.arange(len(left)), arrival_ns=table.arrival_ns[left], end_ns=table.end_ns[left],
             exposed_ns=table.exposed_ns[left],
         )
         for table in run.collectives
     )  # fmt: skip
-    return dataclasses.replace(
+    return structs.replace(
         run, ranks=tuple(run.ranks[place] for place in left), rows=run.rows[left], collectives=tables
     )
 
@@ -77,8 +77,8 @@ def test_where_collectives_are_not_seen_nobody_is_cleared_and_who_is_late_is_nam
     assert few.verdict.lost_ratio is not None
     job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
     run = simulate(job, seed=3).run
-    infos = tuple(dataclasses.replace(info, unseen_per_step=2.0) for info in run.ranks)
-    late = analyze(dataclasses.replace(run, ranks=infos))
+    infos = tuple(structs.replace(info, unseen_per_step=2.0) for info in run.ranks)
+    late = analyze(structs.replace(run, ranks=infos))
     assert (late.verdict.kind, late.verdict.rank) == ("slow_rank", 2)
 
 
@@ -86,9 +86,9 @@ def test_where_ranks_send_point_to_point_nobody_is_named_and_nobody_cleared() ->
     """What a stage waits for there looks like its own work: the rank that seems late may be the one that waits."""
     job = SimulatedJob(num_ranks=4, delays=(Delay(rank=2, phase=Phase.DATA, delay_ns=41 * MS),))
     run = simulate(job, seed=3).run
-    infos = tuple(dataclasses.replace(info, point_to_point=info.rank == 1) for info in run.ranks)
+    infos = tuple(structs.replace(info, point_to_point=info.rank == 1) for info in run.ranks)
     for given in (run, make_run(num_ranks=4, num_steps=20)):
-        report = analyze(dataclasses.replace(given, ranks=infos))
+        report = analyze(structs.replace(given, ranks=infos))
         assert (report.verdict.kind, report.verdict.rank, report.verdict.lost_ratio) == ("none", None, None)
         assert describe_verdict(report).startswith("no verdict: ranks send to each other point to point")
         assert report.headline.busiest is None and analyze(given).headline.busiest is not None

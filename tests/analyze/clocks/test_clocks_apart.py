@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Clocks, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -19,7 +18,7 @@ APART = Clocks(offset_ns=3e9, drift_ratio=50e-6, bound_ns=BOUND_NS)
 
 
 def report_on(clocks: Clocks, *delays: Delay) -> Report:
-    return analyze(simulate(dataclasses.replace(TRUE, clocks=clocks, delays=delays), seed=14).run)
+    return analyze(simulate(structs.replace(TRUE, clocks=clocks, delays=delays), seed=14).run)
 
 
 def test_fault_14_clocks_that_are_apart_and_drift_change_no_duration() -> None:
@@ -43,16 +42,16 @@ def test_fault_14_what_lies_below_the_uncertainty_is_not_reported() -> None:
     gathers = next(wait for wait in late.waits if (wait.kind, wait.phase) == ("all_gather", "forward"))
     assert gathers.last_ratio[2] == pytest.approx(1 / gathers.count_per_step)
     assert gathers.bound_ns >= BOUND_NS and late.verdict.rank == 2
-    vague = report_on(dataclasses.replace(APART, bound_ns=20e6), Delay(rank=2, phase=Phase.DATA, delay_ns=5.0 * MS))
+    vague = report_on(structs.replace(APART, bound_ns=20e6), Delay(rank=2, phase=Phase.DATA, delay_ns=5.0 * MS))
     assert np.max([wait.last_ratio for wait in vague.waits]) == 0
 
 
 def test_hosts_started_days_apart_have_the_same_stalls() -> None:
     """The bound is that at a time on rank 0's clock. At a time on a clock days ahead of it, it would be seconds."""
     late = Delay(rank=2, phase=Phase.DATA, delay_ns=200.0 * MS, share_ratio=0.05)
-    job = dataclasses.replace(TRUE, num_ranks=3, delays=(late,))
+    job = structs.replace(TRUE, num_ranks=3, delays=(late,))
     near, far = (
         [(stall.step, stall.rank, stall.phase) for stall in analyze(simulate(job, seed=4).run).stalls]
-        for job in (job, dataclasses.replace(job, clocks=Clocks(offset_ns=1e15, bound_ns=BOUND_NS)))
+        for job in (job, structs.replace(job, clocks=Clocks(offset_ns=1e15, bound_ns=BOUND_NS)))
     )
     assert far == near and {rank for _, rank, _ in near} == {2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.clocks.device_clock import (
@@ -52,7 +52,7 @@ def make_device_run(
     if ends is None:
         return run
     times = ends[:, :, None]
-    return dataclasses.replace(run, device_collectives=(Collectives(
+    return structs.replace(run, device_collectives=(Collectives(
         group="world", ranks=np.arange(len(anchors)), size=len(anchors), kinds=(kind,), phases=(Phase.BACKWARD,),
         sizes_bytes=(4 * 10**6,), steps=np.arange(ends.shape[1]), arrival_ns=times - MS, end_ns=times,
         exposed_ns=np.zeros(times.shape), clock=Clock.DEVICE,
@@ -221,11 +221,11 @@ def test_each_rank_is_checked_against_the_lowest_that_it_has_a_group_with() -> N
     (world,) = run.device_collectives
     parts = [[2, 3], [0, 2]]
     tables = tuple(
-        dataclasses.replace(world, group=str(part), ranks=np.array(part), size=2, arrival_ns=world.arrival_ns[part],
+        structs.replace(world, group=str(part), ranks=np.array(part), size=2, arrival_ns=world.arrival_ns[part],
                             end_ns=world.end_ns[part], exposed_ns=world.exposed_ns[part])
         for part in parts
     )  # fmt: skip
-    checks = map_device_clocks(dataclasses.replace(run, device_collectives=tables)).checks
+    checks = map_device_clocks(structs.replace(run, device_collectives=tables)).checks
     assert {position: found.against for position, found in checks.items()} == {2: 0, 3: 2}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from benchmarks.compare_runs import play_pair
 from distprof.analyze.compare.compare_sides import compare_sides
@@ -120,10 +120,10 @@ def test_where_the_difference_went_sums_to_the_difference_of_the_steps(times: li
 
 def test_what_the_phases_do_not_add_up_to_is_a_part_of_its_own() -> None:
     base = measure(make_noisy_run(1))
-    short = dataclasses.replace(base, figures=tuple(item for item in base.figures if item.name != "backward"))
+    short = structs.replace(base, figures=tuple(item for item in base.figures if item.name != "backward"))
     parts = {part.name: part for part in make_waterfall([base], [short])}
     assert parts["in no phase"].difference_ns == pytest.approx(-parts["backward"].difference_ns, abs=2)
-    assert not make_waterfall([base], [dataclasses.replace(base, figures=base.figures[:1])])
+    assert not make_waterfall([base], [structs.replace(base, figures=base.figures[:1])])
 
 
 def test_a_longer_phase_is_named_with_what_it_adds() -> None:
@@ -151,7 +151,7 @@ def test_ranks_are_matched_by_their_coordinates_where_all_have_some() -> None:
     def place(run: Run, pairs: tuple[tuple[int, int], ...]) -> Run:
         tp = tuple(RankGroup(name="mesh_tp", ranks=ranks) for ranks in pairs)
         dp = tuple(RankGroup(name="mesh_dp", ranks=ranks) for ranks in zip(*pairs, strict=True))
-        return dataclasses.replace(run, meta=dataclasses.replace(run.meta, groups=(*tp, *dp)))
+        return structs.replace(run, meta=structs.replace(run.meta, groups=(*tp, *dp)))
 
     own_ns = {**USUAL_NS, "forward": np.array([[20.0], [30.0], [20.0], [20.0]]) * MS}
     base = measure(place(make_run(num_ranks=4, num_steps=STEPS, host_ns=own_ns), ((0, 1), (2, 3))))
@@ -201,7 +201,7 @@ def test_a_phase_that_one_side_has_is_noted_and_counts_where_the_difference_went
 
 def test_clocks_are_not_compared_with_each_other() -> None:
     host = measure(make_noisy_run(1))
-    device = dataclasses.replace(host, figures=(dataclasses.replace(host.step, clock="device"), *host.figures[1:]))
+    device = structs.replace(host, figures=(structs.replace(host.step, clock="device"), *host.figures[1:]))
     with pytest.raises(ValueError, match="different clocks"):
         compare_sides([host], [device])
 
@@ -223,7 +223,7 @@ def test_waits_and_transfers_are_told_apart_and_add_up() -> None:
     from distprof.facts.run import Phase
 
     job = SimulatedJob(num_ranks=4, num_steps=20, jitter_ratio=0.0)
-    slow = dataclasses.replace(job, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS),))
+    slow = structs.replace(job, delays=(Delay(rank=1, phase=Phase.FORWARD, delay_ns=20 * MS),))
     base, new = (measure(simulate(each, seed=0, truth=False).run) for each in (job, slow))
     parts = {part.name: part.difference_ns for part in make_waterfall([base], [new])}
     assert parts["forward"] == pytest.approx(5 * MS, rel=0.01)  # of one rank of four
@@ -244,7 +244,7 @@ def test_modules_and_kernels_are_compared_per_step_and_kernels_only_where_runs_a
             make_table(rank, forward_ms={"blocks.0.mlp": mlp_ms}, noise=noise, num_steps=20) for rank in (0, 1)
         )
         summary = make_activity(0, kernels=(make_kernel("gemm", gemm_ns),), num_steps=4)
-        return measure(dataclasses.replace(make_noisy_run(seed), modules=tables, activity=(summary,)))
+        return measure(structs.replace(make_noisy_run(seed), modules=tables, activity=(summary,)))
 
     base, new = ([make(seed, ms, round(ns)) for seed, ms, ns in runs] for runs in (
         [(1, 0, 40 * MS), (2, 0, 41 * MS), (3, 0, 39 * MS)], [(4, 6, 80 * MS), (5, 6, 81 * MS), (6, 6, 79 * MS)],

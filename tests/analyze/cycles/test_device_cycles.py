@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.cycles.device_collectives import LAG_NS
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles, renumber
@@ -66,7 +66,7 @@ def make_ddp_run(*, between_ms: float = 0.0, **changes: Any) -> Run:
             "all_reduce": MS * np.array([[9.0], [7.0], [4.0]]), "optimizer": 6 * MS,
         }, columns={"begin_device_ns": begin_ns, **changes},
     )  # fmt: skip
-    return dataclasses.replace(run, device_collectives=(table,))
+    return structs.replace(run, device_collectives=(table,))
 
 
 def test_ddp_by_hand() -> None:
@@ -121,7 +121,7 @@ def make_fsdp_run() -> Run:
             "all_reduce": MS * np.array([[3.0], [1.0]]), "optimizer": MS,
         },
     )  # fmt: skip
-    return dataclasses.replace(run, device_collectives=(table,))
+    return structs.replace(run, device_collectives=(table,))
 
 
 def test_fsdp2_by_hand() -> None:
@@ -177,10 +177,7 @@ def test_waits_in_another_order_on_some_rank_are_looked_at_by_rows() -> None:
     assert table.left_ns is not None
     left_ns = table.left_ns.copy()
     left_ns[1, :, 1], left_ns[1, :, 2] = table.left_ns[1, :, 2] + MS, table.left_ns[1, :, 2] - 3 * MS
-    assert (
-        find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, left_ns=left_ns),))).source
-        == "rows"
-    )
+    assert find(structs.replace(run, device_collectives=(structs.replace(table, left_ns=left_ns),))).source == "rows"
 
 
 def test_steps_in_which_an_end_was_not_seen_are_left_out_if_they_are_few() -> None:
@@ -188,11 +185,11 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out_if_they_are_few() -> No
     (table,) = run.device_collectives
     end_ns = table.end_ns.copy()
     end_ns[0, 4, 1] = np.nan
-    cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
+    cycles = find(structs.replace(run, device_collectives=(structs.replace(table, end_ns=end_ns),)))
     assert cycles.steps.tolist() == [1, 2, 3, 5, 6, 7, 8, 9]
     assert cycles.work_ns[:, 3, 0].tolist() == [2 * MS] * 2  # step 4's tail is told by its row
     end_ns[0, :, 1] = np.nan  # on one rank never: nobody knows what this gather takes
-    cycles = find(dataclasses.replace(run, device_collectives=(dataclasses.replace(table, end_ns=end_ns),)))
+    cycles = find(structs.replace(run, device_collectives=(structs.replace(table, end_ns=end_ns),)))
     assert cycles.steps.tolist() == list(range(1, 10))
     assert cycles.transfer_ns[:, 3].tolist() == [[2 * MS, 0, 0, 2 * MS, 0]] * 2
 
@@ -200,25 +197,25 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out_if_they_are_few() -> No
 def test_without_enough_timed_steps_rows_count() -> None:
     run = make_ddp_run()
     (table,) = run.device_collectives
-    few = dataclasses.replace(
+    few = structs.replace(
         table, steps=table.steps[::2], arrival_ns=table.arrival_ns[:, ::2], end_ns=table.end_ns[:, ::2],
         exposed_ns=table.exposed_ns[:, ::2], left_ns=None if table.left_ns is None else table.left_ns[:, ::2],
     )  # fmt: skip
-    assert find(dataclasses.replace(run, device_collectives=(few,))).source == "rows"
+    assert find(structs.replace(run, device_collectives=(few,))).source == "rows"
 
 
 def test_ranks_with_other_collectives_are_looked_at_by_rows() -> None:
     run = make_fsdp_run()
     (table,) = run.device_collectives
     parts = [
-        dataclasses.replace(
+        structs.replace(
             table, group=f"g{rank}", ranks=np.array([rank]), size=1, kinds=(GATHER, (GATHER, SCATTER)[rank], SCATTER),
             **{
                 name: getattr(table, name)[[rank]] for name in ("arrival_ns", "end_ns", "exposed_ns", "left_ns")
             },
         ) for rank in range(2)
     ]  # fmt: skip
-    assert find(dataclasses.replace(run, device_collectives=tuple(parts))).source == "rows"
+    assert find(structs.replace(run, device_collectives=tuple(parts))).source == "rows"
 
 
 def test_indices_follow_their_entries() -> None:

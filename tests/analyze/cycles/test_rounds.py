@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -79,7 +79,7 @@ def test_what_follows_the_averaging_belongs_to_the_round_that_begins_there() -> 
     rows[0, 12:, COLUMN["begin_host_ns"]] += 7 * MS
     rows[0, 12, COLUMN["between_after_host_ns"]] += 7 * MS
     rows[0, 12, COLUMN["between_data_host_ns"]] += 7 * MS
-    cycles = build(dataclasses.replace(run, rows=rows))
+    cycles = build(structs.replace(run, rows=rows))
     more_ns = cycles.phase_ns[0, :, OWN_PARTS.index(Phase.DATA)] * SPAN
     assert dict(zip(cycles.steps.tolist(), (more_ns / MS).round(6).tolist(), strict=True))[14] == 7
     assert more_ns.sum() == pytest.approx(7 * MS)
@@ -107,7 +107,7 @@ def test_a_step_without_instruments_inside_a_round_is_divided_like_the_others() 
     for name, value in zip(names, values, strict=True):
         rows[:, 10, COLUMN[name]] = value
     rows[:, 11:, COLUMN["begin_host_ns"]] += 3 * MS
-    cycles = build(dataclasses.replace(run, rows=rows))
+    cycles = build(structs.replace(run, rows=rows))
     assert cycles.steps.tolist() == [5, 8, 11, 14, 17, 20, 23, 26]
     assert cycles.phase_ns[:, 2, OWN_PARTS.index(Phase.FORWARD)] * SPAN / MS == pytest.approx([33, 42])
 
@@ -117,7 +117,7 @@ def test_only_rounds_of_the_usual_length_are_compared() -> None:
     run = make_rounds()
     rows = run.rows.copy()
     rows[:, 14, COLUMN["between_count"]] = 1
-    cycles = build(dataclasses.replace(run, rows=rows))
+    cycles = build(structs.replace(run, rows=rows))
     assert cycles.steps.tolist() == [5, 8, 11, 17, 20, 23, 26]
 
 
@@ -190,5 +190,5 @@ def test_a_collective_of_a_rank_alone_is_no_meeting() -> None:
         for rank in range(2)
     )  # fmt: skip
     assert locate_rounds(choose_measured_steps(run)) is None
-    rounds = locate_rounds(choose_measured_steps(dataclasses.replace(run, collectives=tables)))
+    rounds = locate_rounds(choose_measured_steps(structs.replace(run, collectives=tables)))
     assert rounds is not None and rounds.span == SPAN

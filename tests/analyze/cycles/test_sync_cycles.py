@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
@@ -35,7 +34,7 @@ def make_two_steps(*tables: Collectives) -> Run:
         host_ns={"forward": 50.0, "all_reduce": [[25.0], [15.0]], "optimizer": [[25.0, 25.0], [40.0, 35.0]]},
         columns={"begin_host_ns": BEGIN},
     )  # fmt: skip
-    return dataclasses.replace(run, collectives=tables)
+    return structs.replace(run, collectives=tables)
 
 
 def find(run: Run) -> SyncCycles:
@@ -103,8 +102,8 @@ def test_unseen_ends_after_another_transfer_of_the_group_are_filled_in_for_each_
 
 def test_on_clocks_that_nobody_compared_the_shortest_wait_is_the_transfer() -> None:
     run = make_two_steps(make_table())
-    apart = tuple(dataclasses.replace(info, host=f"host-{info.rank}") for info in run.ranks)
-    cycles = find(dataclasses.replace(run, ranks=apart))
+    apart = tuple(structs.replace(info, host=f"host-{info.rank}") for info in run.ranks)
+    cycles = find(structs.replace(run, ranks=apart))
     assert cycles.transfer_ns[:, 0].tolist() == [[0, 15], [0, 15]]
 
 
@@ -122,11 +121,11 @@ def test_a_group_that_is_used_now_and_then_costs_only_the_steps_it_is_used_in() 
     run = simulate(SimulatedJob(strategy="ddp", num_steps=30), seed=2).run
     (table,) = run.collectives
     part = {name: getattr(table, name)[:, [7, 20], :1] for name in ("arrival_ns", "end_ns", "exposed_ns")}
-    barrier = dataclasses.replace(
+    barrier = structs.replace(
         table, group="others", kinds=(CollectiveKind.OTHER,), phases=table.phases[:1], sizes_bytes=(0,),
         steps=table.steps[[7, 20]], **part,
     )  # fmt: skip
-    found = find(dataclasses.replace(run, collectives=(table, barrier)))
+    found = find(structs.replace(run, collectives=(table, barrier)))
     assert found.steps.tolist() == [step for step in find(run).steps.tolist() if step not in barrier.steps]
     assert len(found.steps) >= 20
 
@@ -134,7 +133,7 @@ def test_a_group_that_is_used_now_and_then_costs_only_the_steps_it_is_used_in() 
 def test_ranks_with_different_collectives_are_looked_at_by_their_rows() -> None:
     table = make_table()
     one, other = (
-        dataclasses.replace(
+        structs.replace(
             table, group=f"g{rank}", ranks=np.array([rank]), size=1, arrival_ns=table.arrival_ns[[rank]],
             end_ns=table.end_ns[[rank]], exposed_ns=table.exposed_ns[[rank]],
             kinds=(CollectiveKind.ALL_REDUCE, (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER)[rank]),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -32,7 +31,7 @@ def put_ahead(cycles: SyncCycles, *, usual: float, least: float = 0.0, most: flo
     shape = (len(cycles.steps), 1)
     amounts = {"usual_ns": usual, "least_ns": least, "most_ns": most}
     ahead = Ahead(**{name: np.full(shape, float(amount)) for name, amount in amounts.items()})
-    return dataclasses.replace(cycles, ahead=ahead)
+    return structs.replace(cycles, ahead=ahead)
 
 
 def measure(ends: list[float], *, others: float = 0.0, sizes: tuple[int | None, ...] = SAME) -> float:

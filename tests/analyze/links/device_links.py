@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
@@ -30,23 +29,23 @@ def make_device_run(job: SimulatedJob, seed: int = 3) -> Run:
     for name in COPIED:
         rows[:, :, COLUMN[name.format("device")]] = run.column(name.format("host"))
     rows[:, :, COLUMN["begin_device_ns"]] = run.column("begin_host_ns") - 10**12 + shift_ns[:, None]
-    meta = dataclasses.replace(
+    meta = structs.replace(
         run.meta, backend="nccl", device_type="cuda", link_readings=_rename(run.meta.link_readings),
         last_link_readings=(),
     )  # fmt: skip
     tables = tuple(_move(table, shift_ns[table.ranks] - 10**12) for table in run.collectives)
-    return dataclasses.replace(run, meta=meta, rows=rows, collectives=(), device_collectives=tables)
+    return structs.replace(run, meta=meta, rows=rows, collectives=(), device_collectives=tables)
 
 
 def _rename(links: tuple[LinkReading, ...]) -> tuple[LinkReading, ...]:
-    return tuple(dataclasses.replace(link, network="nccl") for link in links)
+    return tuple(structs.replace(link, network="nccl") for link in links)
 
 
 def _move(table: Collectives, shift_ns: np.ndarray) -> Collectives:
     left_ns = table.arrival_ns + table.exposed_ns
     end_ns = np.where(np.isfinite(table.end_ns), table.end_ns, left_ns)
     away_ns = shift_ns[:, None, None]
-    return dataclasses.replace(
+    return structs.replace(
         table, clock=Clock.DEVICE, arrival_ns=table.arrival_ns + away_ns, end_ns=end_ns + away_ns,
         left_ns=np.where(table.exposed_ns > 0, left_ns + away_ns, np.nan),
     )  # fmt: skip

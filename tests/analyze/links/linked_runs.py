@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Literal
+
+from msgspec import structs
 
 from benchmarks.simulate import Clocks, SimulatedJob, simulate
 from benchmarks.verdicts.verdict_rows.links import rate_links
@@ -55,4 +56,4 @@ def set_readings(run: Run, *speeds: float, last: Sequence[float] | None = None) 
         return tuple(LinkReading(rank=rank, bytes_per_s=speed) for rank, speed in zip(ranks, speeds, strict=False))
 
     readings = {"link_readings": read(speeds), "last_link_readings": read(speeds if last is None else last)}
-    return dataclasses.replace(run, meta=dataclasses.replace(run.meta, **readings))
+    return structs.replace(run, meta=structs.replace(run.meta, **readings))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze.links.link_speeds import (
     GIGABIT_BYTES_PER_S,
@@ -114,8 +113,8 @@ def test_of_several_links_each_is_compared_with_gigabit_ethernet() -> None:
     assert network.bytes_per_s == pytest.approx(0.4 * BYTES_PER_S)
     (link,) = list_slow(read(0.1, 0.5, 0.5, 0.5, last=(0.1, 0.5, 0.5, 0.5)))  # the slowest one comes first
     assert link.hosts == ("b",) and link.usual_bytes_per_s == pytest.approx(0.5 * BYTES_PER_S)
-    nccl = dataclasses.replace(read(0.5, 100), network="nccl")
-    assert list_slow(nccl) == [] and list_slow(dataclasses.replace(read(0.5, 100), near=None)) == []
+    nccl = structs.replace(read(0.5, 100), network="nccl")
+    assert list_slow(nccl) == [] and list_slow(structs.replace(read(0.5, 100), near=None)) == []
 
 
 def test_a_link_beyond_chance_by_hand() -> None:

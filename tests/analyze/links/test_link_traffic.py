@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.verdicts.verdict_rows.links import rate_links
 from distprof.analyze import analyze
@@ -22,7 +22,7 @@ from tests.analyze.links.linked_runs import FOUR, Strategy, find
 from tests.analyze.links.test_slow_link import draw_job
 from tests.factories import MS
 
-SHARDS = rate_links(dataclasses.replace(FOUR, strategy="hsdp", shard_size=4, slow_hosts={}, jitter_ratio=0.02))
+SHARDS = rate_links(structs.replace(FOUR, strategy="hsdp", shard_size=4, slow_hosts={}, jitter_ratio=0.02))
 """Shards fill a host, so what they gather and scatter stays on it."""
 
 
@@ -35,7 +35,7 @@ def slow_down(
         if len(item.hosts) == 1:
             noise = draws.lognormal(0, spread_ratio, len(cycles.steps))
             transfer_ns[item.rows, :, item.index] *= noise * factors.get(min(item.hosts), 1.0)
-    return dataclasses.replace(cycles, transfer_ns=transfer_ns)
+    return structs.replace(cycles, transfer_ns=transfer_ns)
 
 
 def find_groups(factors: Mapping[str, float], spread_ratio: float = 0.02) -> list[tuple[str, ...]]:
@@ -47,23 +47,21 @@ def find_groups(factors: Mapping[str, float], spread_ratio: float = 0.02) -> lis
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_probe_over_nccl_that_the_collectives_agree_with_names_the_link(strategy: Strategy) -> None:
     """As over gloo: 10 ms in place of 2.5 for each of four units."""
-    job = rate_links(dataclasses.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
+    job = rate_links(structs.replace(FOUR, strategy=strategy, jitter_ratio=0.02))
     measured_steps, cycles = measure_on_device(job)
     (candidate,) = find((measured_steps, cycles))
     assert (candidate.kind, candidate.hosts) == ("slow_link", ("host-2",))
     assert candidate.counterfactual.transfer_ns is not None and candidate.needed_ns is not None
     assert candidate.counterfactual.transfer_ns[:, :, 0] == pytest.approx(7.5 * MS, abs=0.5 * MS)
-    assert find(measure_on_device(dataclasses.replace(job, slow_hosts={}))) == []
+    assert find(measure_on_device(structs.replace(job, slow_hosts={}))) == []
 
 
 def test_probes_over_gloo_say_nothing_of_a_job_over_nccl() -> None:
     measured_steps, cycles = measure_on_device(FOUR)
     meta = measured_steps.run.meta
-    gloo = tuple(dataclasses.replace(link, network="gloo") for link in meta.link_readings)
-    run = dataclasses.replace(
-        measured_steps.run, meta=dataclasses.replace(meta, link_readings=gloo, last_link_readings=())
-    )
-    assert find((dataclasses.replace(measured_steps, run=run), cycles)) == []
+    gloo = tuple(structs.replace(link, network="gloo") for link in meta.link_readings)
+    run = structs.replace(measured_steps.run, meta=structs.replace(meta, link_readings=gloo, last_link_readings=()))
+    assert find((structs.replace(measured_steps, run=run), cycles)) == []
 
 
 def test_the_only_link_of_nccl_is_not_compared_with_ethernet() -> None:
@@ -74,14 +72,14 @@ def test_the_only_link_of_nccl_is_not_compared_with_ethernet() -> None:
 
 def test_a_link_of_nccl_became_slow_by_its_collectives_alone() -> None:
     """It is not probed at the end, so the ends of the slower transfers are named."""
-    job = dataclasses.replace(FOUR, slow_hosts={}, num_steps=40, jitter_ratio=0.02)
+    job = structs.replace(FOUR, slow_hosts={}, num_steps=40, jitter_ratio=0.02)
     measured_steps, cycles = measure_on_device(job)
     run = measured_steps.run
-    once = dataclasses.replace(run, meta=dataclasses.replace(run.meta, last_link_readings=()))
-    measured_steps = dataclasses.replace(measured_steps, run=once)
+    once = structs.replace(run, meta=structs.replace(run.meta, last_link_readings=()))
+    measured_steps = structs.replace(measured_steps, run=once)
     since = np.arange(len(cycles.steps)) >= 20
     transfer_ns = cycles.transfer_ns * np.where(since, 2, 1)[:, None]
-    (candidate,) = find((measured_steps, dataclasses.replace(cycles, transfer_ns=transfer_ns)))
+    (candidate,) = find((measured_steps, structs.replace(cycles, transfer_ns=transfer_ns)))
     assert candidate.hosts == ("host-0", "host-1", "host-2", "host-3") and candidate.acts.tolist() == since.tolist()
 
 
@@ -115,9 +113,7 @@ def test_the_host_clock_and_too_few_groups_say_nothing() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-1": 3.0})
     traffic = list_traffic(measured_steps, slow)
-    assert list_slow_groups(slow, traffic) and not list_slow_groups(
-        dataclasses.replace(slow, clock=Clock.HOST), traffic
-    )
+    assert list_slow_groups(slow, traffic) and not list_slow_groups(structs.replace(slow, clock=Clock.HOST), traffic)
     two = [item for item in traffic if item.hosts in ({"host-1"}, {"host-2"})]
     assert not list_slow_groups(slow, two)
 
@@ -126,7 +122,7 @@ def test_a_host_whose_own_work_is_slow_too_has_no_slow_link() -> None:
     measured_steps, cycles = measure_on_device(SHARDS)
     slow = slow_down(measured_steps, cycles, {"host-2": 1.5})
     inside = np.array([measured_steps.run.ranks[at].host == "host-2" for at in cycles.positions.tolist()])
-    hot = dataclasses.replace(slow, work_ns=slow.work_ns * np.where(inside, 1.3, 1.0)[:, None, None])
+    hot = structs.replace(slow, work_ns=slow.work_ns * np.where(inside, 1.3, 1.0)[:, None, None])
     traffic = list_traffic(measured_steps, slow)
     assert list_slow_groups(slow, traffic) and not list_slow_groups(hot, traffic)
 
@@ -139,11 +135,11 @@ def test_replicas_that_share_their_hosts_name_nobody() -> None:
     for item in traffic:
         if item.group == "replica-1":
             transfer_ns[item.rows, :, item.index] *= 3
-    assert list_slow_groups(dataclasses.replace(cycles, transfer_ns=transfer_ns), traffic) == []
+    assert list_slow_groups(structs.replace(cycles, transfer_ns=transfer_ns), traffic) == []
 
 
 def test_the_report_of_a_job_over_nccl_names_its_slow_link_and_shows_what_its_collectives_reach() -> None:
-    report = analyze(make_device_run(dataclasses.replace(FOUR, jitter_ratio=0.02)))
+    report = analyze(make_device_run(structs.replace(FOUR, jitter_ratio=0.02)))
     verdict = report.verdict
     assert (verdict.kind, verdict.hosts, verdict.clock) == (VerdictKind.SLOW_LINK, ("host-2",), "device")
     assert verdict.reason == "it carries less than half of what the other links do"
@@ -158,7 +154,7 @@ def test_over_nccl_no_link_of_a_healthy_network_is_named_and_a_slow_one_is() -> 
     for seed in range(30):
         job = draw_job(draws)
         assert find(measure_on_device(job, seed)) == [], job
-        slow = dataclasses.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
+        slow = structs.replace(job, ranks_per_host=job.num_ranks // 4, slow_hosts={2: 4.0})
         found = find(measure_on_device(slow, seed))
         assert [candidate.hosts for candidate in found] == [("host-2",)], slow
 
@@ -170,7 +166,7 @@ def test_under_fsdp2_where_ranks_wait_later_than_they_issue_the_probed_link_is_n
     links = tuple(
         LinkReading(rank=rank, bytes_per_s=slow * (1 if rank == 8 else 4), network="nccl") for rank in (4, 8, 12)
     )
-    verdict = analyze(dataclasses.replace(run, meta=dataclasses.replace(run.meta, link_readings=links))).verdict
+    verdict = analyze(structs.replace(run, meta=structs.replace(run.meta, link_readings=links))).verdict
     assert (verdict.kind, verdict.hosts) == (VerdictKind.SLOW_LINK, ("host-2",)) and verdict.critical
 
 
@@ -180,7 +176,7 @@ def test_what_slow_shards_cost_is_what_steps_take_longer() -> None:
     healthy = make_fsdp(Times(16, 30, noise=0.02), transfer_ns=16 * MS, shards=shards)
     took_ns = np.where(np.arange(16) // 4 == 2, 2.0, 1.0) * 16 * MS
     ops = [
-        dataclasses.replace(op, transfer_ns=took_ns) if op.issues is not None and op.group == "shards" else op
+        structs.replace(op, transfer_ns=took_ns) if op.issues is not None and op.group == "shards" else op
         for op in healthy.ops
     ]
     slow = Job(ops, 16, 30, groups=healthy.groups)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze.live import progress as module
 from distprof.analyze.live.progress import ProgressMeter, RankLook, read_total_steps
@@ -24,7 +24,7 @@ def write(lives: bool | None) -> LastWrite:
 def look(run: Run, *, until: int | None = None, fresh_s: float = 0.5, **changes: Any) -> list[RankLook]:
     usual = {"ended": None, "last_write": write(True), **changes}
     return [
-        RankLook(info=dataclasses.replace(info, **usual), rows=run.rows[at, :until], fresh_s=fresh_s)
+        RankLook(info=structs.replace(info, **usual), rows=run.rows[at, :until], fresh_s=fresh_s)
         for at, info in enumerate(run.ranks)
     ]
 
@@ -58,8 +58,8 @@ def test_the_last_rank_counts_and_times_of_steps_are_remembered(monkeypatch: pyt
     meter = ProgressMeter()
     for until in (10, 15, 60):
         first, second = look(run, until=until)
-        late = dataclasses.replace(second, rows=second.rows[: until - 1])
-        shown = [dataclasses.replace(each, rows=each.rows[-12:]) for each in (first, late)]
+        late = structs.replace(second, rows=second.rows[: until - 1])
+        shown = [structs.replace(each, rows=each.rows[-12:]) for each in (first, late)]
         found = meter.measure(run.meta, shown)
         assert found.steps_done == until - 1
     # steps 0 to 8 from the first look, 9 to 13 from the second, 49 to 58 from the last, whose first has no predecessor
@@ -71,7 +71,7 @@ def test_a_rank_that_does_other_work_counts_nothing() -> None:
     evaluator = run.rows[2]
     evaluator[:, [COLUMN["backward_host_ns"], COLUMN["optimizer_host_ns"]]] = 0
     looks = look(run)
-    looks[2] = dataclasses.replace(looks[2], rows=evaluator[:4])
+    looks[2] = structs.replace(looks[2], rows=evaluator[:4])
     assert ProgressMeter().measure(run.meta, looks).steps_done == 30
 
 
@@ -103,9 +103,9 @@ def test_whether_it_is_over(states: list[str], fresh_s: float, over: bool) -> No
     run = make_run()
     lives = {"running": True, "gone": False, "unknown": None}
     looks = [
-        dataclasses.replace(
+        structs.replace(
             each,
-            info=dataclasses.replace(
+            info=structs.replace(
                 each.info, ended=None if state in lives else state, last_write=write(lives.get(state))
             ),
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate.pipeline_job import PipelineJob, make_operations
 from distprof.analyze.pipeline.graph import OperationGraph, build_graph
@@ -147,7 +147,7 @@ def test_a_job_of_two_chunks_sends_around() -> None:
             place = 0 if number == 1 else sent
             rows += [(ends[0], send, place, at, 1, -1), (ends[1], receive, place, at, 1, -1)]
     table = make_table(tuple(row[:5] for row in rows))
-    table = dataclasses.replace(table, chunk=np.array([row[5] for row in rows]))
+    table = structs.replace(table, chunk=np.array([row[5] for row in rows]))
     graph, replay = connect(choose_whole_steps(table).operations)
     assert len(np.unique(graph.group)) == len(rows) - 6, "six transfers, each of two operations"
     assert replay.compute_steps(graph.work_ns).tolist() == [86e6]

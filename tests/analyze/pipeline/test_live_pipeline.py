@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec import Struct, structs
 
 from distprof.analyze.make_report import analyze
 from distprof.facts.micro_batches import RankOperations
@@ -28,8 +28,7 @@ Lasting = Callable[[int, int, int, int], float]
 """How much longer a forward or backward takes, ns: of rank, step, kind and micro-batch."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """Replicas that meet at the end of each step, or do not; ranks are numbered by replica and then by stage."""
 
     replicas: int = 1
@@ -84,9 +83,7 @@ def play(job: Job, seed: int = 0) -> Run:
         phases=(Phase.GRAD_NORM,), sizes_bytes=(8,), steps=np.arange(STEPS), arrival_ns=arrival[:, :, None],
         end_ns=left[:, :, None], exposed_ns=(left - arrival)[:, :, None],
     )  # fmt: skip
-    return dataclasses.replace(
-        run, operations=tuple(map(make_operations, rows)), collectives=(met,) if job.meets else ()
-    )
+    return structs.replace(run, operations=tuple(map(make_operations, rows)), collectives=(met,) if job.meets else ())
 
 
 def _play_replica(
@@ -209,7 +206,7 @@ def test_a_rank_late_between_steps_is_named_and_its_cost_is_that_of_really_remov
     assert found.verdict.late_ns == pytest.approx(11.8 * MS, rel=0.05)
     lost = found.verdict.lost_ratio
     assert lost is not None
-    without = dataclasses.replace(job, between_ns=lambda rank, step: 0.2 * MS)
+    without = structs.replace(job, between_ns=lambda rank, step: 0.2 * MS)
     assert lost.value == pytest.approx(measure_saved(job, without), rel=0.1)
     said = describe_verdict(found)
     assert "ms longer than the other stages between steps" in said if replicas == 1 else "late between steps" in said

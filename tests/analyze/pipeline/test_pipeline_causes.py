@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate.pipeline_job import PipelineJob, make_operations
 from distprof.analyze.pipeline.report_operations import report_operations
@@ -56,7 +56,7 @@ def test_a_slow_worker_is_named_with_its_pass_and_its_cost() -> None:
 def test_a_slow_forward_alone_is_called_that() -> None:
     operations = make_operations(PipelineJob(seed=4))
     slow = (operations.replica == 0) & (operations.stage == 0) & (operations.kind == 0)
-    grown = dataclasses.replace(
+    grown = structs.replace(
         operations, duration_ns=np.where(slow, 1.5 * operations.duration_ns, operations.duration_ns)
     )
     found = report_operations(grown, "job")
@@ -87,7 +87,7 @@ def test_what_a_place_in_the_step_costs_is_no_sequence() -> None:
     by_pass = np.select(
         [operations.kind == NUMBERS[Kind.FORWARD], operations.kind == NUMBERS[Kind.BACKWARD]], [0.03, 0.01]
     )
-    grown = dataclasses.replace(operations, duration_ns=operations.duration_ns * (1 + first * by_pass))
+    grown = structs.replace(operations, duration_ns=operations.duration_ns * (1 + first * by_pass))
     assert report_operations(grown, "job").causes == ()
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -42,7 +41,7 @@ def test_other_micro_steps_take_as_long_as_jobs_with_them(strategy: str, recorde
     found, now = find_forecasts(run, ChangedSetting.GRAD_ACCUM), analyze(run)
     assert list(found) == ([2, 4] if recorded == 1 else [1, 4, 8])
     for wanted, item in found.items():
-        truth_ns = measure(dataclasses.replace(job, micro_steps=int(wanted)))
+        truth_ns = measure(structs.replace(job, micro_steps=int(wanted)))
         assert item.step_ns == pytest.approx(truth_ns, rel=0.02), wanted
         assert now.headline.tokens_per_s is not None and now.causes is not None
         work = wanted / recorded * now.causes.step_ns / item.step_ns
@@ -66,6 +65,6 @@ def test_further_micro_steps_are_those_of_other_steps_in_turn(more: int) -> None
 def test_parameters_that_stay_gathered_take_as_long_as_a_job_that_keeps_them(strategy: str) -> None:
     job = SimulatedJob(strategy=strategy, num_ranks=4, ranks_per_host=4, transfer_ns=80 * MS)
     found = find_forecasts(simulate(job, seed=1, truth=False).run, ChangedSetting.RESHARD_AFTER_FORWARD)
-    kept = dataclasses.replace(job, reshard_after_forward=False)
+    kept = structs.replace(job, reshard_after_forward=False)
     assert found[0].step_ns == pytest.approx(measure(kept), rel=0.02)
     assert not find_forecasts(simulate(kept, seed=1, truth=False).run, ChangedSetting.RESHARD_AFTER_FORWARD)

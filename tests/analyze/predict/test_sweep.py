@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze.predict.sweep import JobSteps, list_values, measure_job, report_sweep_jobs
@@ -187,7 +187,7 @@ def test_several_forecasts_are_averaged_and_none_may_be_missing() -> None:
     told = [{(key, "2"): SweepRatio(value=value, low=value - 0.1, high=value + 0.1)} for value in (1.6, 2.5)]
     plain = make_steps(around(100 * MS))
     steps = {
-        1: dataclasses.replace(plain, predicted=told[0]), 2: plain, 3: dataclasses.replace(plain, predicted=told[1]),
+        1: structs.replace(plain, predicted=told[0]), 2: plain, 3: structs.replace(plain, predicted=told[1]),
         4: plain,
     }  # fmt: skip
     assert report_sweep_jobs(sweep, steps).effects[0].predicted == SweepRatio(

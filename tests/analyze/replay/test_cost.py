@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.causes.cause_report import gather_evidence
 from distprof.analyze.cycles.sync_cycles import SyncCycles
@@ -75,7 +74,7 @@ def test_a_rank_that_is_last_in_half_of_the_steps_is_listed_by_hand() -> None:
     costs 1 in the others, a mean of 0.5, of a mean step of 120.5."""
     cycles = make_cycles([101, 100], 10)
     cycles.work_ns[1, ::2] = 120
-    cycles = dataclasses.replace(cycles, blocked_ns=cycles.work_ns.max(axis=0) - cycles.work_ns + 10)
+    cycles = structs.replace(cycles, blocked_ns=cycles.work_ns.max(axis=0) - cycles.work_ns + 10)
     ((item, cost),) = cost_causes(cycles, [candidate(0, 1)]).named
     assert (item.rows.tolist(), cost.lost_ns.value) == ([0], 0.5)
     assert cost.lost_ratio.value == pytest.approx(0.5 / 120.5)  # 0.41 %
@@ -120,23 +119,23 @@ def test_a_part_that_some_cycles_lack_is_compared_in_those_that_have_it() -> Non
     """Rank 1 evaluates for 9 every third cycle, the others for 4, and 0 in the other cycles says nothing."""
     cycles = make_cycles([100, 103, 100], 10)
     cycles.phase_ns[:, ::3, OWN_PARTS.index(Stretch.EVALUATION)] = [[4], [9], [4]]
-    named = dataclasses.replace(candidate(1, 3), part=Stretch.EVALUATION)
+    named = structs.replace(candidate(1, 3), part=Stretch.EVALUATION)
     told = gather_evidence(cycles, named)[-1]
     assert (told.label, told.rank_ns, told.others_ns, told.agree_ratio) == ("own time in evaluation", 9, 4, 1)
 
 
 def make_stalls(num_in_run: int) -> CauseCosts:
     """Three of twelve cycles lose 40 to rank 1, and one loses 30 to nobody in particular."""
-    cycles = dataclasses.replace(make_cycles([100, 100], 10), num_in_run=num_in_run)
+    cycles = structs.replace(make_cycles([100, 100], 10), num_in_run=num_in_run)
     work_ns, acts = cycles.work_ns.copy(), np.isin(np.arange(STEPS), [2, 5, 9])
     work_ns[1, acts] += 40
     work_ns[:, 7] += 30
-    cycles = dataclasses.replace(cycles, work_ns=work_ns, blocked_ns=work_ns.max(axis=0) - work_ns + 10)
-    stalls = dataclasses.replace(
+    cycles = structs.replace(cycles, work_ns=work_ns, blocked_ns=work_ns.max(axis=0) - work_ns + 10)
+    stalls = structs.replace(
         candidate(1, 40), kind=VerdictKind.STALLS, acts=acts, excess_ns=None,
         counterfactual=Counterfactual(work_ns={1: np.where(acts, 40.0, 0.0)[:, None]}),
     )  # fmt: skip
-    nobodys = dataclasses.replace(
+    nobodys = structs.replace(
         stalls, rows=np.array([], dtype=np.int64), part=None, acts=np.arange(STEPS) == 7,
         counterfactual=Counterfactual(work_ns={row: 30.0 * (np.arange(STEPS) == 7)[:, None] for row in (0, 1)}),
     )  # fmt: skip

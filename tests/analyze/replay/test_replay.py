@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.replay import replay
@@ -50,7 +49,7 @@ def test_a_wait_in_between_makes_the_ranks_start_together() -> None:
 def test_groups_wait_for_their_own_members_only() -> None:
     cycles = make_cycles([[10, 5], [40, 5]], [1, 1], [True, True])
     apart = (("a", np.array([0])), ("b", np.array([1])))
-    cycles = dataclasses.replace(cycles, groups=(apart, (("default", EVERYONE),)))
+    cycles = structs.replace(cycles, groups=(apart, (("default", EVERYONE),)))
     slow_first = cycles.transfer_ns.copy()
     slow_first[0, :, 0] = 100  # group a alone
     assert replay(cycles).tolist() == [40 + 1 + 5 + 1]
@@ -63,7 +62,7 @@ def test_ranks_that_take_turns_cost_nothing_and_never_less() -> None:
     gaps = np.array([[0, 10, 10], [10, 0, 10], [10, 10, 0]], dtype=float)[:, None, :]
     everyone = np.arange(3)
     usual = make_cycles([[0], [0]], [0], [True])
-    cycles = dataclasses.replace(
+    cycles = structs.replace(
         usual, positions=everyone, groups=((("default", everyone),),) * 3, is_waited_on=np.array([False, False, True]),
         work_ns=gaps, blocked_ns=np.zeros_like(gaps), transfer_ns=np.zeros_like(gaps), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
@@ -77,7 +76,7 @@ def test_a_rank_that_leaves_late_and_has_less_to_do_is_not_late() -> None:
     cycles = make_cycles([[10, 15], [10, 7]], [5, 5], [True, True])
     late = cycles.transfer_ns.copy()
     late[1, :, 0] = 13
-    cycles = dataclasses.replace(cycles, transfer_ns=late)
+    cycles = structs.replace(cycles, transfer_ns=late)
     assert replay(cycles).tolist() == [35]
     assert measure_saved(cycles, median_arrivals=True).tolist() == [0]
 
@@ -86,7 +85,7 @@ def test_punctual_ranks_come_when_the_middle_one_does() -> None:
     """Three ranks come at 10, 14 and 30, and the data take 5."""
     usual = make_cycles([[0], [0]], [0], [True])
     gaps, everyone = np.array([10.0, 14, 30]).reshape(3, 1, 1), np.arange(3)
-    cycles = dataclasses.replace(
+    cycles = structs.replace(
         usual, positions=everyone, groups=((("default", everyone),),), work_ns=gaps, blocked_ns=np.zeros_like(gaps),
         transfer_ns=np.full_like(gaps, 5.0), start_ns=np.zeros((3, 1)),
     )  # fmt: skip
@@ -95,12 +94,12 @@ def test_punctual_ranks_come_when_the_middle_one_does() -> None:
 
 def test_a_cycle_ends_when_the_middle_rank_is_through_of_two_the_earlier() -> None:
     """Rank 1 leaves 100 late, which makes it late into the next cycle; on clocks nobody compared, it is shared."""
-    known = dataclasses.replace(
+    known = structs.replace(
         make_cycles([[10], [10]], [5], [True]), start_ns=np.array([[0.0], [2.0]]),
         blocked_ns=np.array([[[5.0]], [[103.0]]]),
     )  # fmt: skip
     assert known.cycle_ns.tolist() == [15]
-    unknown = dataclasses.replace(known, start_ns=np.zeros((2, 1)))
+    unknown = structs.replace(known, start_ns=np.zeros((2, 1)))
     assert unknown.cycle_ns.tolist() == [64]
 
 
@@ -133,7 +132,7 @@ def test_a_rank_that_leaves_its_own_group_late_begins_the_next_cycle_late() -> N
     gaps[0, :, 1] = 70
     everyone = np.arange(4)
     pairs = (("a", everyone[:2]), ("b", everyone[2:]))
-    cycles = dataclasses.replace(
+    cycles = structs.replace(
         make_cycles([[0, 0]] * 2, [0, 0], [True, True]), positions=everyone, steps=np.arange(6),
         groups=((("default", everyone),), pairs), work_ns=gaps, blocked_ns=np.zeros_like(gaps),
         transfer_ns=np.full_like(gaps, 5.0), start_ns=np.tile(np.array([20.0, 20, 0, 0])[:, None], 6),

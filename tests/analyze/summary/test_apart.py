@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
@@ -43,8 +42,8 @@ def test_its_times_are_in_no_statistic_even_if_it_has_all_steps() -> None:
 
 def test_a_rank_without_a_step_has_a_row_that_says_what_it_did() -> None:
     run = drop_rows(make_evaluator_job(20), 3, 0)
-    infos = (*run.ranks[:3], dataclasses.replace(run.ranks[3], forwards=40))
-    report = analyze(dataclasses.replace(run, ranks=infos))
+    infos = (*run.ranks[:3], structs.replace(run.ranks[3], forwards=40))
+    report = analyze(structs.replace(run, ranks=infos))
     assert report.ranks[3].apart == "no training step; 40 forwards without gradients"
     assert (report.coverage.steps_measured, report.coverage.ranks_missing) == (19, ())
     did = next(column for column in list_rank_sections(report)[0].columns if column.head == "did")

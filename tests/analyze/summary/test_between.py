@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
@@ -118,4 +117,4 @@ def test_clocks_of_ranks_are_not_compared() -> None:
     run = make_gaps(np.full((2, 6), 5.0 * MS))
     moved = run.rows.copy()
     moved[1, :, COLUMN["begin_host_ns"]] += 10**10
-    assert report(dataclasses.replace(run, rows=moved)) == report(run)
+    assert report(structs.replace(run, rows=moved)) == report(run)

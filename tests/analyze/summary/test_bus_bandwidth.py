@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
@@ -66,8 +65,8 @@ def test_a_row_is_the_median_of_the_collectives_of_one_size_in_steps_that_count(
     large, small = report(run)
     assert (large.count, small.count) == (20, 10)
     assert large.bus_bytes_per_s == pytest.approx(8e9) and small.bus_bytes_per_s == pytest.approx(4e9)
-    warm_up = dataclasses.replace(run.device_collectives[0], steps=np.arange(10))
-    assert report(dataclasses.replace(run, device_collectives=(warm_up,)))[0].count == 18
+    warm_up = structs.replace(run.device_collectives[0], steps=np.arange(10))
+    assert report(structs.replace(run, device_collectives=(warm_up,)))[0].count == 18
 
 
 def test_tables_of_one_group_are_one_and_those_of_others_are_not() -> None:
@@ -105,7 +104,7 @@ def test_what_is_not_known_is_none() -> None:
     missing = make_table(1e6, kinds=(REDUCE,), sizes=(8,), size=3)  # the third may have come last
     (partly,) = report(make_device_run(missing))
     assert (partly.count, partly.transfer_ns, partly.bus_bytes_per_s, partly.members_missing) == (0, None, None, 1)
-    unseen = dataclasses.replace(told, end_ns=np.where(np.arange(3) == 0, np.nan, told.end_ns))
+    unseen = structs.replace(told, end_ns=np.where(np.arange(3) == 0, np.nan, told.end_ns))
     first, _, last = report(make_device_run(unseen))
     assert first.transfer_ns is None and last.transfer_ns == pytest.approx(1e6)  # which follows one that was seen
     alone = make_table(1e6, kinds=(REDUCE,), sizes=(8,), ranks=(0,))

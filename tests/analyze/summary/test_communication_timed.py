@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.arrays import FloatArray
@@ -37,7 +36,7 @@ def test_busy_is_the_union_from_where_each_begins_and_overlapped_what_compute_di
     scatter = make_table([1], [2], [0], SCATTER)
     scatter.end_ns[1, 1, 0] = np.nan  # rank 1 saw it in one of the two steps only
     scatter.end_ns[0] = np.nan
-    report = analyze(dataclasses.replace(run, device_collectives=(reduce, scatter)))
+    report = analyze(structs.replace(run, device_collectives=(reduce, scatter)))
     told = {item.kind: item for item in report.communication}
     assert told[REDUCE].busy_device_ns == (6 * MS, 6 * MS)
     assert told[REDUCE].overlapped_device_ns == (4.5 * MS, 4.5 * MS)

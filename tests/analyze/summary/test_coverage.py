@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -61,7 +61,7 @@ def test_missing_are_ranks_without_rows_or_without_an_end() -> None:
 
 def test_a_rank_in_the_middle_may_be_absent() -> None:
     run = make_run(num_ranks=3, host_ns={"forward": np.array([[10], [20], [30]])})
-    run = dataclasses.replace(run, rows=run.rows[[0, 2]], ranks=(run.ranks[0], run.ranks[2]))
+    run = structs.replace(run, rows=run.rows[[0, 2]], ranks=(run.ranks[0], run.ranks[2]))
     report = analyze(run)
     assert report.coverage.ranks_missing == (1,)
     assert report.phases[0].spread_ns.max_rank == 2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.cycles.device_collectives import compute_earliest_starts, measure_took
@@ -37,7 +36,7 @@ def make_table(**changes: object) -> Collectives:
 def make_device_run(*tables: Collectives, hosts: int = 3) -> Run:
     infos = {rank: {"host": f"host-{rank % hosts}"} for rank in range(3)}
     run = make_run(num_ranks=3, num_steps=2, infos=infos, device_ns={"backward": 1e6})
-    return dataclasses.replace(run, device_collectives=tables)
+    return structs.replace(run, device_collectives=tables)
 
 
 def test_a_collective_starts_when_its_stream_is_ready_and_the_one_before_is_over() -> None:
@@ -92,9 +91,7 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out() -> None:
         end_ns=np.concatenate([CLOCKS + OVER, CLOCKS + OVER + late], axis=1), exposed_ns=np.zeros((3, 2, 2)),
         left_ns=None,
     )  # fmt: skip
-    run = dataclasses.replace(
-        make_run(num_ranks=3, num_steps=3, device_ns={"backward": 1e6}), device_collectives=(table,)
-    )
+    run = structs.replace(make_run(num_ranks=3, num_steps=3, device_ns={"backward": 1e6}), device_collectives=(table,))
     (report,) = report_waits(choose_measured_steps(run))
     assert report.steps_used == 1 and report.transfer_ns == 35 * US
 
@@ -102,8 +99,8 @@ def test_steps_in_which_an_end_was_not_seen_are_left_out() -> None:
 def test_groups_that_only_the_host_times_are_told_from_its_clock() -> None:
     shift = np.zeros((3, 1, 1))
     on_host = make_table(clock=Clock.HOST, left_ns=None, arrival_ns=shift + ARRIVAL, end_ns=shift + OVER)
-    run = dataclasses.replace(
-        make_device_run(make_table(), hosts=1), collectives=(on_host, dataclasses.replace(on_host, group="gloo"))
+    run = structs.replace(
+        make_device_run(make_table(), hosts=1), collectives=(on_host, structs.replace(on_host, group="gloo"))
     )
     assert [(item.group, item.clock) for item in report_waits(choose_measured_steps(run))] == [
         ("default", "device"), ("gloo", "host")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.gpu import GpuCaps, RankGpu
@@ -32,7 +31,7 @@ def make_job(gpus: list[RankGpu | None], *, uuids: str = "abcdefgh", steps: int 
     """Steps of 100 ms, one right after the other."""
     infos = {rank: {"device_uuid": uuid} for rank, uuid in zip(range(len(gpus)), uuids, strict=False)}
     run = make_run(num_ranks=len(gpus), num_steps=steps, num_warmup=warmup, infos=infos)
-    return dataclasses.replace(run, gpus=tuple(gpus))
+    return structs.replace(run, gpus=tuple(gpus))
 
 
 def report(run: Run) -> GpusReport:
@@ -84,8 +83,8 @@ def test_ranks_that_share_a_gpu_have_no_energy_of_their_own_and_count_once_in_al
 def test_a_gpu_that_was_not_sampled_leaves_the_sum_open() -> None:
     found = report(make_job([make_gpu(21), None]))
     assert len(found.devices) == 1 and found.energy_per_step_j is None and found.num_gpus == 2
-    missing = dataclasses.replace(make_job([make_gpu(21)]).meta, world_size=2)
-    found = report(dataclasses.replace(make_job([make_gpu(21)]), meta=missing))
+    missing = structs.replace(make_job([make_gpu(21)]).meta, world_size=2)
+    found = report(structs.replace(make_job([make_gpu(21)]), meta=missing))
     assert found.energy_per_step_j is None and found.devices[0].energy_per_step_j == pytest.approx(30)
     assert analyze(make_job([None, None])).gpus is None and analyze(make_run()).gpus is None
 
@@ -101,9 +100,9 @@ def test_steps_on_a_device_are_placed_by_its_own_clock() -> None:
     )  # fmt: skip
     gpu = make_gpu(40)
     gpu.spans[:5, 2] = 0
-    found = report(dataclasses.replace(device, gpus=(gpu,)))
+    found = report(structs.replace(device, gpus=(gpu,)))
     assert found.devices[0].steps_used == 200 and found.devices[0].energy_per_step_j == pytest.approx(30)
-    assert report(dataclasses.replace(run, gpus=(gpu,))).devices[0].energy_per_step_j == pytest.approx(22.5)
+    assert report(structs.replace(run, gpus=(gpu,))).devices[0].energy_per_step_j == pytest.approx(22.5)
 
 
 @pytest.mark.slow

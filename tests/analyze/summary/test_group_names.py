@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.summary.mesh import name_groups
@@ -64,17 +63,17 @@ def test_a_rank_that_is_missing_does_not_hide_the_name_of_its_group() -> None:
         RankGroup(name=name, ranks=ranks) for name, family in (("mesh_dp", DP), ("mesh_tp", TP)) for ranks in family
     )
     tables = tuple(
-        dataclasses.replace(table, ranks=table.ranks[:1]) if table.group.startswith("mesh_dp 3") else table
+        structs.replace(table, ranks=table.ranks[:1]) if table.group.startswith("mesh_dp 3") else table
         for table in run.device_collectives
     )
-    run = dataclasses.replace(run, device_collectives=tables, meta=dataclasses.replace(run.meta, groups=groups))
+    run = structs.replace(run, device_collectives=tables, meta=structs.replace(run.meta, groups=groups))
     named, _ = name_groups(run)
     assert "dp (ranks 1, 3)" in {table.group for table in named.device_collectives}
 
 
 def test_two_groups_of_the_same_ranks_and_name_stay_apart() -> None:
     first, second = make_job(), make_job(more="0")
-    both = dataclasses.replace(first, device_collectives=(*first.device_collectives, *second.device_collectives))
+    both = structs.replace(first, device_collectives=(*first.device_collectives, *second.device_collectives))
     named, _ = name_groups(both)
     assert len({table.group for table in named.device_collectives}) == 8
 

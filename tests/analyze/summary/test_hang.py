@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run
@@ -31,7 +31,7 @@ def make_stand(*groups: GroupState, **changes: Any) -> RankState:
         source="ring", step=12, inside=True, phase="backward", stalled_s=480.0, stack=(WHERE,), where=WHERE,
         groups=groups,
     )  # fmt: skip
-    return dataclasses.replace(stand, **changes)
+    return structs.replace(stand, **changes)
 
 
 def make_hang(*stands: RankState | None, **infos: Any) -> Run:
@@ -48,7 +48,7 @@ def tell(run: Run) -> str:
 
 def test_a_hang_is_suspected_until_those_concerned_have_looked_twice() -> None:
     waits, data = make_stand(make_group(27, 27), stalled_s=14.0), make_stand(make_group(26), stalled_s=None)
-    first = dataclasses.replace(data, suspected=True)
+    first = structs.replace(data, suspected=True)
     assert tell(make_hang(waits, first)).startswith("a hang is suspected: no step had ended for 14 s: rank 1 did not")
     assert tell(make_hang(waits, data)).startswith("no step had ended for 14 s: rank 1 did not come")
     elsewhere = make_stand(make_group(27), suspected=True)  # is neither waited for, nor waits
@@ -79,9 +79,7 @@ def test_a_rank_that_waits_elsewhere_is_a_victim_too() -> None:
     third = make_stand(make_group(4, group="group 3", ranks=pair), make_group(26), where="hook.py:3 run")
     hang = analyze(make_hang(first, second, third)).hang
     assert hang is not None and (hang.kind, hang.absent, hang.waiting) == ("absent", (2,), (0,))
-    hang = analyze(
-        make_hang(first, second, dataclasses.replace(third, groups=(make_group(27, 27), third.groups[0])))
-    ).hang
+    hang = analyze(make_hang(first, second, structs.replace(third, groups=(make_group(27, 27), third.groups[0])))).hang
     assert hang is not None and hang.collective is not None  # rank 2 has come to the collective of all
     assert (hang.kind, hang.absent, hang.collective.group) == ("circle", (), "default")
 
@@ -140,7 +138,7 @@ def test_a_rank_that_wrote_nothing_is_told_by_its_last_position(lives: bool | No
 def test_several_that_did_not_come_are_told_by_how_they_ended() -> None:
     waits = make_stand(make_group(27, 27))
     run = make_hang(waits, None, None, rank1={"ended": "completed"}, rank2={"ended": "failed"})
-    run = dataclasses.replace(run, meta=dataclasses.replace(run.meta, world_size=4))
+    run = structs.replace(run, meta=structs.replace(run.meta, world_size=4))
     assert tell(run).partition("wait")[2].partition(": ")[2] == (
         "rank 1 has left its training loop and completed; last seen after step 3; rank 2 failed; "
         "last seen after step 3; rank 3 left no record"
@@ -163,7 +161,7 @@ def test_ranks_that_are_terminated_together_do_not_hang_but_wait_for_a_dead_one(
 
 def test_collectives_outside_steps_and_names_from_files_are_shown_with_care() -> None:
     barrier = Pending(number=31, kind="barrier\x1b[31m", in_step=None)
-    group = dataclasses.replace(make_group(31), group="x\n" * 500, ranks=(0, 1, 10**9), pending=barrier)
+    group = structs.replace(make_group(31), group="x\n" * 500, ranks=(0, 1, 10**9), pending=barrier)
     sentence = tell(make_hang(make_stand(group, inside=False, phase=None), make_stand(where="a\x1b]0;b")))
     assert "barrier after step 12 (number 31 of the group x x" in sentence and len(sentence) < 600
     assert "\x1b" not in sentence and "\n" not in sentence
@@ -208,8 +206,8 @@ def test_a_job_that_is_stopped_hung_if_its_ranks_had_waited_for_long() -> None:
     def make_waiting(waited_s: float) -> RankState:
         group = make_group(27, 27)
         assert group.pending is not None
-        pending = dataclasses.replace(group.pending, waited_s=waited_s)
-        return make_stand(dataclasses.replace(group, pending=pending), stalled_s=None)
+        pending = structs.replace(group.pending, waited_s=waited_s)
+        return make_stand(structs.replace(group, pending=pending), stalled_s=None)
 
     told = tell(make_hang(make_waiting(95.0), late, rank0=terminated, rank1=terminated))
     assert told == (
@@ -226,7 +224,7 @@ def test_a_stopped_rank_and_one_that_holds_the_lock_are_told_apart() -> None:
     assert tell(make_hang(waits, PLACE, rank1=other)).endswith(
         ": it is stopped (SIGSTOP, or a debugger); last seen in step 12, data"
     )
-    holds = dataclasses.replace(PLACE, stack=("text.py:4 match",), where="text.py:4 match")
+    holds = structs.replace(PLACE, stack=("text.py:4 match",), where="text.py:4 match")
     assert tell(make_hang(make_stand(make_group(27, 27)), holds, rank1=other)).endswith(
         ": it does not answer, in code that does not release Python's lock; "
         "last seen in step 12, data, at text.py:4 match"
@@ -235,7 +233,7 @@ def test_a_stopped_rank_and_one_that_holds_the_lock_are_told_apart() -> None:
 
 def test_before_the_first_step_there_is_none_that_could_end() -> None:
     barrier = make_group(4, 4)
-    waits = make_stand(dataclasses.replace(barrier, pending=Pending(number=4, kind="barrier", in_step=None)), step=None,
+    waits = make_stand(structs.replace(barrier, pending=Pending(number=4, kind="barrier", in_step=None)), step=None,
                        inside=False, phase=None)  # fmt: skip
     late = make_stand(make_group(3), step=None, inside=False, phase=None, where="train.py:7 prepare")
     assert tell(make_hang(waits, late)) == (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
 from distprof.analyze.make_report import analyze
@@ -80,7 +80,7 @@ def make_operations(rows: Sequence[Row]) -> RankOperations:
 
 def make_job(rows: Sequence[Sequence[Row]], *, steps: int = 12) -> Run:
     run = make_run(num_ranks=len(rows), num_steps=steps)
-    return dataclasses.replace(run, operations=tuple(map(make_operations, rows)))
+    return structs.replace(run, operations=tuple(map(make_operations, rows)))
 
 
 def report(run: Run) -> PipelineReport:
@@ -140,7 +140,7 @@ def test_on_devices_the_clocks_of_the_devices_are_compared(known: bool) -> None:
     run = make_job(play(2, 4, order_1f1b, transfer_ns=5))
     zeros_ns = [3e12, 9e12]
     timed = [
-        dataclasses.replace(own, start_ns=own.start_ns + zero_ns, on_device=np.ones_like(own.step, dtype=bool))
+        structs.replace(own, start_ns=own.start_ns + zero_ns, on_device=np.ones_like(own.step, dtype=bool))
         for own, zero_ns in zip(run.operations, zeros_ns, strict=True) if own is not None
     ]  # fmt: skip
     if known:
@@ -149,7 +149,7 @@ def test_on_devices_the_clocks_of_the_devices_are_compared(known: bool) -> None:
             run.rows[position, :2, COLUMN["anchor_host_ns"]] = at_ns
             run.rows[position, :2, COLUMN["anchor_device_ns"]] = at_ns + zero_ns
             run.rows[position, :2, COLUMN["anchor_bound_ns"]] = 0.1
-    on_host, found = report(run), report(dataclasses.replace(run, operations=tuple(timed)))
+    on_host, found = report(run), report(structs.replace(run, operations=tuple(timed)))
     assert (on_host.clock, found.clock, found.notes) == ("host", "device", ())
     for one, other in zip(on_host.stages, found.stages, strict=True):
         same = ("stage", "forward_ns", "backward_ns", "waiting_ns", "warmup_ns", "steady_ns", "cooldown_ns")

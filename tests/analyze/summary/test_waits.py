@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
@@ -29,7 +28,7 @@ def make_waits_run(*, shift: int = 0, readings: tuple[ClockReading, ...] = (), h
     )  # fmt: skip
     infos = {rank: {"host": f"host-{rank % hosts}"} for rank in range(2)}
     run = make_run(num_steps=2, infos=infos, meta={"clock_readings": readings})
-    return dataclasses.replace(run, collectives=(table,))
+    return structs.replace(run, collectives=(table,))
 
 
 def get_report(run: Run) -> WaitReport:
@@ -55,8 +54,8 @@ def test_steps_in_which_all_ends_are_seen_count_if_there_are_any() -> None:
     twice = {name: np.repeat(getattr(table, name), 2, axis=1) for name in ("arrival_ns", "end_ns", "exposed_ns")}
     twice["end_ns"][:, 1] = np.nan
     twice["arrival_ns"][1, 1, 0] += 1000
-    both = dataclasses.replace(table, steps=np.array([1, 2]), **twice)
-    run = dataclasses.replace(make_run(num_steps=3), collectives=(both,))
+    both = structs.replace(table, steps=np.array([1, 2]), **twice)
+    run = structs.replace(make_run(num_steps=3), collectives=(both,))
     report = get_report(run)
     assert report.steps_used == 1 and report.transfer_ns == (50 + 20) / 2 and report.wait_ns == (40, 0)
 
@@ -84,7 +83,7 @@ def test_clocks_that_nobody_compared_are_not_compared() -> None:
 def test_warmup_steps_are_left_out() -> None:
     run = make_waits_run()
     (table,) = run.collectives
-    warm = dataclasses.replace(run, collectives=(dataclasses.replace(table, steps=np.array([0])),))
+    warm = structs.replace(run, collectives=(structs.replace(table, steps=np.array([0])),))
     assert report_waits(choose_measured_steps(warm)) == []
 
 
@@ -92,15 +91,15 @@ def test_on_a_device_the_host_knows_no_arrivals() -> None:
     run = make_waits_run()
     (table,) = run.collectives
     unseen = np.full_like(table.end_ns, np.nan)
-    issued = dataclasses.replace(table, end_ns=unseen, exposed_ns=unseen)
-    assert report_waits(choose_measured_steps(dataclasses.replace(run, collectives=(issued,)))) == []
+    issued = structs.replace(table, end_ns=unseen, exposed_ns=unseen)
+    assert report_waits(choose_measured_steps(structs.replace(run, collectives=(issued,)))) == []
 
 
 def test_with_a_member_missing_waits_are_at_least_and_nobody_is_last() -> None:
     """A third rank that nobody recorded may have arrived at 220: then rank 0 waited 120, and the transfer took 10."""
     run = make_waits_run()
     (table,) = run.collectives
-    run = dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))
+    run = structs.replace(run, collectives=(structs.replace(table, size=3),))
     report = get_report(run)
     assert report.members_missing == 1
     assert report.wait_ns == (40, 0) and report.exposed_ns == (20, 30)  # what the members measured themselves stands
@@ -114,7 +113,7 @@ def test_with_a_member_missing_waits_are_at_least_and_nobody_is_last() -> None:
 def test_missing_members_are_noted_by_group() -> None:
     run = make_waits_run()
     (table,) = run.collectives
-    notes = analyze(dataclasses.replace(run, collectives=(dataclasses.replace(table, size=3),))).coverage.notes
+    notes = analyze(structs.replace(run, collectives=(structs.replace(table, size=3),))).coverage.notes
     assert any("members of default (1 of 3) are missing: waits are at least" in note for note in notes)
     assert not any("members are missing" in note for note in analyze(run).coverage.notes)
 
@@ -124,10 +123,9 @@ def test_many_groups_that_do_the_same_share_a_row_with_what_is_worst_of_them() -
     (table,) = run.collectives
     for number, rows in ((4, 4), (5, 1)):
         tables = tuple(
-            dataclasses.replace(table, group=f"pair {index}", end_ns=table.end_ns + 10 * index)
-            for index in range(number)
+            structs.replace(table, group=f"pair {index}", end_ns=table.end_ns + 10 * index) for index in range(number)
         )
-        shown = list_waits(analyze(dataclasses.replace(run, collectives=tables)))
+        shown = list_waits(analyze(structs.replace(run, collectives=tables)))
         assert len(shown) == rows
     assert shown == [
         ["all_reduce in backward", "5 groups", "2", "24 B", "0 ms to 40 ns", "35 ns to 75 ns", "rank 1: 50.0 %", ""]

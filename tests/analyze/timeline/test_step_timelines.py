@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.analyze.timeline.step_timelines import MAX_LANES
 from distprof.facts.mesh import RankGroup
-from distprof.facts.run import PHASE_CODE, Phase, Run, Segments
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Run, Segments
 from distprof.report.step_timeline import STEP, WAIT, StepChoice, StepTimeline
 from tests.factories import MS, make_run
 from tests.render.files.test_timeline_file import make_pipeline_run, make_table
@@ -60,6 +59,13 @@ def test_a_step_that_was_not_kept_gives_way_to_one_that_was() -> None:
     kept = {key: segments for key, segments in run.segments.items() if key[1] in (2, 4) and key != (1, 4)}
     (timeline,) = analyze(replace(run, segments=kept)).timelines
     assert timeline.step == 2 and not timeline.of_all
+
+
+def test_a_step_whose_number_is_lost_gives_way_to_one_that_has_it() -> None:
+    run = make_kept_run()
+    rows = run.rows.copy()
+    rows[0, 4, COLUMN["step"]] = np.nan
+    assert [timeline.step for timeline in analyze(replace(run, rows=rows)).timelines] == [1]
 
 
 def test_a_step_without_phases_is_one_block() -> None:

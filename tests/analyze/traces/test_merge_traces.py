@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.evidence import sum_steps_ns
@@ -18,7 +17,7 @@ from tests.traces.traced_ranks import DEVICE, make_activity, make_kernel, make_r
 
 
 def add_activity(*items: TraceSummary, run: Run | None = None) -> Run:
-    return dataclasses.replace(run or make_run(), activity=items)
+    return structs.replace(run or make_run(), activity=items)
 
 
 def report(*items: TraceSummary, run: Run | None = None) -> TraceReport:
@@ -44,7 +43,7 @@ def test_devices_are_per_step_or_whole() -> None:
 
 
 def test_a_rank_without_a_device_is_left_out_and_silence_overlaps_nothing() -> None:
-    quiet = dataclasses.replace(DEVICE, communication_busy_ns=0, idle_communication_ns=0, compute_ns=130)
+    quiet = structs.replace(DEVICE, communication_busy_ns=0, idle_communication_ns=0, compute_ns=130)
     (device,) = report(make_activity(0, device=None), make_activity(1, device=quiet)).devices
     assert (device.rank, device.overlap_ratio) == (1, None)
 
@@ -124,8 +123,8 @@ def test_steps_are_those_that_the_traces_tell_of() -> None:
     traced = np.full_like(run.rows, np.nan)
     for name, value in (("step_host_ns", 30 * MS), ("warmup", 0), ("failed", 0)):
         traced[1, 2:, COLUMN[name]] = value
-    assert sum_steps_ns(dataclasses.replace(run, traced_rows=traced), item) == 60 * MS
-    assert sum_steps_ns(dataclasses.replace(run, traced_rows=traced), make_activity(0)) is None
+    assert sum_steps_ns(structs.replace(run, traced_rows=traced), item) == 60 * MS
+    assert sum_steps_ns(structs.replace(run, traced_rows=traced), make_activity(0)) is None
     window = make_run(columns={"window": [0, 0, 1, 1], "step_host_ns": [1, 10, 40, 60]})
     assert sum_steps_ns(window, item) == 100
     assert sum_steps_ns(run, make_activity(1, num_steps=0)) is None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.traces.merge_traces import check_window
 from distprof.facts.run import COLUMN, PHASES, Run, make_rows
@@ -24,7 +23,7 @@ def make_traced(run: Run, factor: float = 1.0, clocks: tuple[str, ...] = ("host"
         for name in ("step", *PHASES):
             column = COLUMN[f"{name}_{clock}_ns"]
             traced[:, 3:, column] = run.rows[:, 3:, column] * factor
-    return dataclasses.replace(run, traced_rows=traced)
+    return structs.replace(run, traced_rows=traced)
 
 
 def make_window(**changes: object) -> Run:
@@ -74,7 +73,7 @@ def test_what_is_in_the_trace_only_has_no_ratio() -> None:
 def test_without_facts_nothing_is_compared() -> None:
     assert check_window(make_window()) == ()  # no traces
     none = make_traced(make_window())
-    assert check_window(dataclasses.replace(none, traced_rows=make_rows(2, 5))) == ()  # none of the window
+    assert check_window(structs.replace(none, traced_rows=make_rows(2, 5))) == ()  # none of the window
     outside = make_traced(make_run(num_steps=5))
     assert check_window(outside) == ()  # no window
     failed = make_traced(make_window())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from benchmarks.__main__ import main
 from benchmarks.live import live_command, live_ranks
@@ -58,7 +58,7 @@ def make_cause(kind: VerdictKind, rank: int | None, phase: str | None, lost_ns: 
 
 def make_report(*causes: CauseReport) -> Report:
     found = Causes(causes=causes, step_ns=40 * MS, ideal_ns=30 * MS, remainder_ns=0)
-    return dataclasses.replace(WITHOUT_CAUSES, causes=found)
+    return structs.replace(WITHOUT_CAUSES, causes=found)
 
 
 def judge(job: LiveJob, *causes: CauseReport, costs_ns: float = 2.0 * MS) -> LiveOutcome:
@@ -93,14 +93,14 @@ def test_jitter_communication_and_stalls_of_nobody_name_nobody() -> None:
 def test_what_holds_a_loop_up_by_itself_is_no_false_alarm() -> None:
     saves = make_cause(VerdictKind.SLOW_RANK, 0, "checkpoint")
     unequal = make_cause(VerdictKind.UNEQUAL_DATA, None, None)
-    calm = {loop: dataclasses.replace(CALM_JOB, loop=loop) for loop in LOOPS}
+    calm = {loop: structs.replace(CALM_JOB, loop=loop) for loop in LOOPS}
     assert judge(calm["evaluation"], saves).is_right and judge(calm["unequal"], unequal).is_right
     assert not judge(calm["accumulation"], saves).is_right and not judge(calm["fsdp"], unequal).is_right
-    outcome = judge(dataclasses.replace(LATE_JOB, loop="unequal"), unequal, RIGHT)
+    outcome = judge(structs.replace(LATE_JOB, loop="unequal"), unequal, RIGHT)
     assert outcome.hit and [item.answer.kind for item in outcome.own] == [VerdictKind.UNEQUAL_DATA]
     assert describe_outcome(outcome).endswith("backward 2.5 ms; of the loop itself: unequal data 2.0 ms")
-    delay = dataclasses.replace(LATE, rank=0, place="checkpoint")
-    assert judge(dataclasses.replace(LATE_JOB, loop="evaluation", delay=delay), saves).hit
+    delay = structs.replace(LATE, rank=0, place="checkpoint")
+    assert judge(structs.replace(LATE_JOB, loop="evaluation", delay=delay), saves).hit
 
 
 def test_a_hidden_delay_is_left_out() -> None:
@@ -115,15 +115,15 @@ def test_a_hidden_delay_is_left_out() -> None:
 
 
 def test_without_causes_the_verdict_is_the_answer() -> None:
-    verdict = dataclasses.replace(WITHOUT_CAUSES.verdict, kind=VerdictKind.SLOW_RANK, rank=1, phase="backward")
-    report = dataclasses.replace(WITHOUT_CAUSES, verdict=verdict, causes=None)
+    verdict = structs.replace(WITHOUT_CAUSES.verdict, kind=VerdictKind.SLOW_RANK, rank=1, phase="backward")
+    report = structs.replace(WITHOUT_CAUSES, verdict=verdict, causes=None)
     assert [(item.answer.rank, item.answer.phase) for item in list_named(report)] == [(1, "backward")]
-    assert list_named(dataclasses.replace(WITHOUT_CAUSES, causes=None)) == ()
+    assert list_named(structs.replace(WITHOUT_CAUSES, causes=None)) == ()
 
 
 def test_stalls_have_a_row_of_their_own() -> None:
-    stalls = dataclasses.replace(LATE, every=10, stalls=True)
-    outcome = judge(dataclasses.replace(LATE_JOB, steps=50, delay=stalls))
+    stalls = structs.replace(LATE, every=10, stalls=True)
+    outcome = judge(structs.replace(LATE_JOB, steps=50, delay=stalls))
     row = tabulate_outcomes([judge(LATE_JOB), outcome], failed=0).splitlines()[3]
     assert row.startswith("| accumulation | 5.0 %, in random steps | 1 | 0.0 %")
     assert "rank 1 computes in gradient hook in one of 10 steps, at random, costs" in describe_outcome(outcome)
@@ -144,7 +144,7 @@ def test_the_table_has_a_row_per_loop_and_size_and_the_totals() -> None:
         judge(LATE_JOB, RIGHT),
         wrong,
         judge(CALM_JOB),
-        judge(dataclasses.replace(CALM_JOB, loop="fsdp"), RIGHT),
+        judge(structs.replace(CALM_JOB, loop="fsdp"), RIGHT),
     ]
     rows = tabulate_outcomes(outcomes, failed=2).splitlines()
     assert rows[2:7] == [
@@ -198,7 +198,7 @@ def test_a_job_that_fails_or_hangs_is_counted_and_the_next_begins(
             monkeypatch.setattr(live_ranks, name, 0.0)
     said: list[str] = []
     ended: list[LiveJob] = []
-    jobs = [LATE_JOB, dataclasses.replace(CALM_JOB, seed=4)]
+    jobs = [LATE_JOB, structs.replace(CALM_JOB, seed=4)]
     assert live_ranks.run_jobs(jobs, tmp_path / "jobs", finish=ended.extend, print_line=said.append) == jobs
     assert ended == [] and len(said) == 2 and all(problem in line for line in said)
 

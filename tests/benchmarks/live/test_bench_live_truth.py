@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.live.live_job import LOOPS, RARE_EVERY, LiveDelay, LiveJob
 from benchmarks.live.live_truth import estimate_cost, is_known
@@ -21,7 +21,7 @@ from tests.factories import MS
 
 LATE = LiveDelay(rank=1, place="gradient hook", every=1, spins=True)
 LATE_JOB = LiveJob(loop="accumulation", num_ranks=2, steps=5, pairs=6, seed=3, size_ratio=0.05, delay=LATE)
-CALM_JOB = dataclasses.replace(LATE_JOB, pairs=0, size_ratio=0.0, delay=None)
+CALM_JOB = structs.replace(LATE_JOB, pairs=0, size_ratio=0.0, delay=None)
 
 
 def make_half(differences_ns: FloatArray | list[float], *, base_ns: float = 100.0) -> list[tuple[bool, float]]:
@@ -59,7 +59,7 @@ def test_the_interval_covers_a_machine_that_changed_between_the_halves() -> None
 
 def test_a_rare_delay_costs_its_share_of_a_step() -> None:
     """It acts in so many of the 16 judged steps, which is not a seventh of them."""
-    rare = dataclasses.replace(LATE_JOB, steps=16, delay=dataclasses.replace(LATE, every=RARE_EVERY))
+    rare = structs.replace(LATE_JOB, steps=16, delay=structs.replace(LATE, every=RARE_EVERY))
     numbers = [turn.number for turn in plan_turns(rare) if turn.part == "judged"]
     acting = sum(number % RARE_EVERY == 0 for number in numbers)
     assert find_acting_ratio(rare) == acting / 16 in (2 / 16, 3 / 16) and find_acting_ratio(CALM_JOB) == 0
@@ -104,13 +104,13 @@ def test_pairs_stand_before_and_after_the_judged_steps_and_are_alike() -> None:
 
 
 def test_a_rare_delay_acts_in_every_pair() -> None:
-    rare = dataclasses.replace(LATE_JOB, delay=dataclasses.replace(LATE, every=RARE_EVERY))
+    rare = structs.replace(LATE_JOB, delay=structs.replace(LATE, every=RARE_EVERY))
     assert all(turn.number % RARE_EVERY == 0 for turn in plan_turns(rare) if turn.part.startswith("pair"))
 
 
 @pytest.mark.parametrize("every", [1, RARE_EVERY])
 def test_pairs_repeat_the_judged_steps_in_which_the_delay_acts(every: int) -> None:
-    job = dataclasses.replace(LATE_JOB, steps=21, pairs=21, delay=dataclasses.replace(LATE, every=every))
+    job = structs.replace(LATE_JOB, steps=21, pairs=21, delay=structs.replace(LATE, every=every))
     turns = plan_turns(job)
     acting = [turn.number for turn in turns if not turn.warmup and turn.number % every == 0]
     paired = [turn.number for turn in turns if turn.part.startswith("pair")]
@@ -119,11 +119,11 @@ def test_pairs_repeat_the_judged_steps_in_which_the_delay_acts(every: int) -> No
 
 def test_stalls_come_in_steps_drawn_at_random() -> None:
     """Five of fifty, others with another seed; each pair repeats one of them."""
-    stalls = dataclasses.replace(LATE, every=10, stalls=True)
-    job = dataclasses.replace(LATE_JOB, steps=50, pairs=10, delay=stalls)
+    stalls = structs.replace(LATE, every=10, stalls=True)
+    job = structs.replace(LATE_JOB, steps=50, pairs=10, delay=stalls)
     acting = {}
     for seed in (3, 4):
-        turns = plan_turns(dataclasses.replace(job, seed=seed))
+        turns = plan_turns(structs.replace(job, seed=seed))
         judged = [turn for turn in turns if not turn.warmup]
         acting[seed] = [turn.number for turn in judged if acts_in(stalls, turn)]
         assert len(judged) == 50 and len(acting[seed]) == 5 and len(set(np.diff(acting[seed]).tolist())) > 1
@@ -181,7 +181,7 @@ def play(job: LiveJob, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_only_the_delayed_rank_pauses_and_once_in_each_delayed_step(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = dataclasses.replace(LATE_JOB, delay=dataclasses.replace(LATE, every=every, spins=False))
+    job = structs.replace(LATE_JOB, delay=structs.replace(LATE, every=every, spins=False))
     turns = plan_turns(job)
     wanted = [index for index, turn in enumerate(turns) if turn.delayed and turn.number % every == 0]
     assert play(job, 1, monkeypatch) == wanted and len(wanted) >= 6

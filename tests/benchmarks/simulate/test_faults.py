@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.simulate import Between, Delay, Fault, SimulatedJob, simulate
 from benchmarks.simulate.draw import assemble, draw, list_faults

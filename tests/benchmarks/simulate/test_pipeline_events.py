@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.simulate import pipeline_durations
 from benchmarks.simulate.pipeline_durations import draw_durations

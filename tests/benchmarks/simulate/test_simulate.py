@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.simulate import Clocks, Delay, Simulated, SimulatedJob, simulate
 from distprof.analyze.clocks.clocks import map_clocks
@@ -47,7 +46,7 @@ def test_a_delay_by_hand() -> None:
 
 
 def _fields(job: SimulatedJob) -> dict[str, object]:
-    return {name: getattr(job, name) for name in job.__dataclass_fields__}
+    return {name: getattr(job, name) for name in job.__struct_fields__}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])

@@ -3,10 +3,9 @@ any."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.__main__ import main
 from benchmarks.simulate import Delay, SimulatedJob
@@ -82,18 +81,18 @@ def find_verdict() -> Verdict:
 )
 def test_what_names_a_cause(kind: str, said: dict[str, object], right: bool) -> None:
     cause = TrueCause(kind=kind, rank=3, phase="data", host="host-1", lost_ns=1.0, alone_ns=1.0)
-    assert cause.is_said(dataclasses.replace(find_verdict(), **said)) is right  # type: ignore[arg-type]
+    assert cause.is_said(structs.replace(find_verdict(), **said)) is right  # type: ignore[arg-type]
 
 
 def judge_saying(name: str, seed: int, **said: object) -> Outcome:
     """A job of a row, of which the report says something else."""
     row = ROWS[name]
     job, made, report = play(row, seed, 30)
-    verdict = dataclasses.replace(report.verdict, **said)  # type: ignore[arg-type]
+    verdict = structs.replace(report.verdict, **said)  # type: ignore[arg-type]
     assert report.causes is not None
-    first = dataclasses.replace(report.causes.causes[0], **said)  # type: ignore[arg-type]
-    causes = dataclasses.replace(report.causes, causes=(first,))
-    return judge(row, seed, job, made, dataclasses.replace(report, verdict=verdict, causes=causes))
+    first = structs.replace(report.causes.causes[0], **said)  # type: ignore[arg-type]
+    causes = structs.replace(report.causes, causes=(first,))
+    return judge(row, seed, job, made, structs.replace(report, verdict=verdict, causes=causes))
 
 
 def test_nothing_may_be_named_where_nobody_is_slow_or_it_is_hidden() -> None:
@@ -138,7 +137,7 @@ def test_every_row_makes_a_job_with_the_faults_that_it_says() -> None:
 
 def test_the_table_counts() -> None:
     wrong = judge_saying("ddp-2-nobody", 0, kind=VerdictKind.SLOW_RANK, rank=1, phase="data")
-    fine = dataclasses.replace(wrong, false=False, seed=1)
+    fine = structs.replace(wrong, false=False, seed=1)
     score = Score(row=ROWS["ddp-2-nobody"], outcomes=(wrong, fine, fine, fine))
     table = tabulate_scores([score], [30, 60])
     assert table.splitlines()[-1] == "| ddp-2-nobody | 4 |  |  | 25.0 % |  |  |  |  |  |  |  |"

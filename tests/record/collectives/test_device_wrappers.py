@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from msgspec import Struct
 from torch import nn
 from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -36,8 +36,7 @@ FORWARD, BACKWARD, OPTIMIZER = (PHASE_CODE[phase] for phase in (Phase.FORWARD, P
 REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
 
 
-@dataclass
-class Rank:
+class Rank(Struct):
     """One rank under a recorder."""
 
     device: SimulatedDevice

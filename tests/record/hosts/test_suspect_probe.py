@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec import structs
 
 from distprof.analyze.judge_probes import judge_probes
 from distprof.errors import DistprofError
@@ -46,7 +46,7 @@ def find(world: World) -> dict[int, list[tuple[str, str]]]:
     found = {}
     for suspect in range(3):
         others = tuple(rank for rank in range(3) if rank != suspect)
-        report = judge_probes(dataclasses.replace(measured, suspects=(suspect,), references=others))
+        report = judge_probes(structs.replace(measured, suspects=(suspect,), references=others))
         assert report.enough and all(item.ranks == (suspect,) for item in report.findings)
         found[suspect] = [(str(item.part), item.figure) for item in report.findings]
     return found
@@ -61,7 +61,7 @@ def check(measured: SuspectProbes) -> None:
         assert rank.to_device_bytes_per_s == rank.device_copy_bytes_per_s == () and rank.host == "test-host"
     assert {(pair.rank, pair.peer) for pair in measured.pairs} == {(0, 1), (0, 2), (1, 2)}
     for pair in measured.pairs:
-        for values in dataclasses.astuple(pair)[2:]:
+        for values in structs.astuple(pair)[2:]:
             assert len(values) > 0 and min(values) > 0
 
 

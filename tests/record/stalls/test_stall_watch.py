@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Stretch
@@ -163,14 +163,14 @@ def test_a_suspicion_that_is_taken_back_is_void_at_once_and_counted(
     monkeypatch.setattr(step_writer, "read_ring", lambda: RING)
     recorder, writer, _ = make_step_writer(tmp_path / "a", [])
     record(recorder, 0)
-    stand = dataclasses.replace(writer.read_stand(10.0), suspected=True)
+    stand = structs.replace(writer.read_stand(10.0), suspected=True)
     writer.save_state(stand.stalled_s, stand=stand)
     assert read_stream(tmp_path / "a").info.stand == stand and stand.source == "ring"
     writer.void_state()
     writer.count_passed(31.0)
     stream = read_stream(tmp_path / "a")
     assert (stream.info.stand, stream.info.error, stream.warnings) == (None, None, ())
-    writer.save_state(None, stand=dataclasses.replace(stand, stalled_s=None))
+    writer.save_state(None, stand=structs.replace(stand, stalled_s=None))
     assert str(read_stream(tmp_path / "a").info.error).startswith("another rank suspects a hang, between two steps")
     writer.end("terminated", error="SIGTERM")
     info = read_stream(tmp_path / "a").info

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from distprof.facts.run import Stretch
 from distprof.facts.stand import GroupState, Message, Pending, RankState
@@ -111,7 +111,7 @@ class FakeRank:
         self.stand = RankState(source="ring", step=21, inside=True, phase="other", where="a.py:7 load")
         self.done: list[str] = []
         actions = SuspicionActions(
-            read=lambda stalled_s: dataclasses.replace(self.stand, stalled_s=stalled_s),
+            read=lambda stalled_s: structs.replace(self.stand, stalled_s=stalled_s),
             save=lambda stand: self.done.append(f"{'suspected' if stand.suspected else 'sure'} {stand.stalled_s}"),
             take_back=lambda: self.done.append("back"), tell=lambda: self.done.append("tell"),
             end=lambda seconds: self.done.append(f"ended {seconds:g}"),
@@ -167,14 +167,14 @@ def test_another_rank_that_still_waits_keeps_the_question_up(tmp_path: Path) -> 
     ("changes", "suspects"),
     [
         ({}, False), ({"groups": (WAITS,)}, True), ({"message": Message(kind="recv", peer=1)}, True),
-        ({"groups": (dataclasses.replace(WAITS, pending=dataclasses.replace(WAITS.pending, waited_s=1.0)),)}, False),
+        ({"groups": (structs.replace(WAITS, pending=structs.replace(WAITS.pending, waited_s=1.0)),)}, False),
     ],
 )  # fmt: skip
 def test_outside_steps_only_a_rank_that_waits_for_others_suspects(
     changes: dict[str, object], suspects: bool, tmp_path: Path
 ) -> None:
     rank = FakeRank(tmp_path)
-    rank.stand = dataclasses.replace(rank.stand, **changes)
+    rank.stand = structs.replace(rank.stand, **changes)
     rank.look(20)
     assert bool(rank.look(20, BETWEEN, times=40)) is suspects
 
@@ -183,13 +183,13 @@ def test_what_moves_is_not_confirmed(tmp_path: Path) -> None:
     rank = FakeRank(tmp_path)
     rank.look(20), rank.look(21, times=6)
     for line, function in ((8, "load"), (9, "load")):
-        rank.stand = dataclasses.replace(rank.stand, where=f"a.py:{line} {function}")
+        rank.stand = structs.replace(rank.stand, where=f"a.py:{line} {function}")
     assert "sure 14.0" in rank.look(21, times=2)  # another line of the same function
     rank = FakeRank(tmp_path / "other")
     (tmp_path / "other").mkdir()
     rank.look(20), rank.look(21, times=6)
     for number in range(8, 12):
-        rank.stand = dataclasses.replace(rank.stand, groups=(dataclasses.replace(WAITS, issued=number),))
+        rank.stand = structs.replace(rank.stand, groups=(structs.replace(WAITS, issued=number),))
         assert not any("sure" in what for what in rank.look(21, times=2))
     assert rank.look(21, times=2) == ["sure 30.0"]
 

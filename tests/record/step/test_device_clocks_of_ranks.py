@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
 from benchmarks.simulate.device_ranks import Program, RankProgram, run_together

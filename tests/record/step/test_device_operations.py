@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate.device import HostClock, SimulatedDevice, Stream
 from distprof.analyze.cycles.pipeline_operations import list_operations
@@ -177,7 +177,7 @@ def test_what_two_devices_did_comes_back_and_makes_the_table_of_the_pipeline(tmp
         writer.write_steps(rows, [None] * len(rows), operations=[record.operations for record in records])
         writer.close()
         streams.append(read_stream(tmp_path / str(rank)))
-    run = dataclasses.replace(
+    run = structs.replace(
         make_run(num_ranks=2, num_steps=12, num_warmup=0), rows=np.stack([stream.rows for stream in streams]),
         operations=tuple(join_operations(stream.operations) for stream in streams),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import threading
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.config.schema import ProfileConfig
 from distprof.facts.run import PHASE_CODE, Phase
@@ -196,7 +196,7 @@ def test_a_job_that_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_step_at_level_phases_does_not_know_of_windows() -> None:
-    assert dataclasses.replace(PROFILE, level="phases").window_steps == 0 and PROFILE.window_steps == 3
+    assert structs.replace(PROFILE, level="phases").window_steps == 0 and PROFILE.window_steps == 3
     for function in (Profiler.begin_step, Profiler.end_step, Recorder.begin_step, Recorder.end_step):
         assert not [name for name in function.__code__.co_names if "window" in name.lower()], function
     assert "_window" in LevelWindow.enter.__code__.co_names  # had one, it would have been seen

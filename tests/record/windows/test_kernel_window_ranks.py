@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,7 +39,7 @@ def train_small(world: World, runs_dir: str, level: Any) -> list[float]:
             name="job", strategy="ddp", precision="fp32", config={}, runs_dir=runs_dir,
             hardware=HardwareConfig(peak=1e9),
         ),
-        dataclasses.replace(PROFILE, level=level), print_line=lambda text: None,
+        structs.replace(PROFILE, level=level), print_line=lambda text: None,
     )  # fmt: skip
     assert job.profiler.level_is_to_come == (level == "kernels")
     torch.manual_seed(3)

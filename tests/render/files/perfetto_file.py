@@ -7,16 +7,15 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """What a file holds."""
 
     about: dict[str, Any]

@@ -7,11 +7,11 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.facts.run import Run

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from benchmarks.rule_table import write_table
 from distprof.analyze import analyze
@@ -51,7 +51,7 @@ def test_words_come_from_the_numbers_that_the_finding_carries() -> None:
         ("host-bound, of the step", "25.0 %", "rank 4"), ("host-bound, of the step", "12.5 %", "rank 0"),
         ("nothing launched ahead", "0 % of the time", "rank 4"),  # as everywhere else, not 0.0 %
     ]  # fmt: skip
-    whole = describe_finding(dataclasses.replace(finding, per_step=False))
+    whole = describe_finding(structs.replace(finding, per_step=False))
     assert whole.title.startswith("The device waits for the host 25.0 % of the traced time")
     assert "412.3 ms in the whole trace" in whole.consequence and "Without steps" in whole.remedy
 
@@ -122,5 +122,5 @@ def test_traits_are_worded() -> None:
         rule="launch_gaps", share_ratio=0.2, ranks=(0,), ranks_checked=1,
         by_rank={"idle_launch_ratio": (0.2,)}, facts={"launches_count": 1_000, "gap_ns": 20_000},
     )  # fmt: skip
-    short = describe_finding(dataclasses.replace(base, traits=(SHORT_GAPS,)))
+    short = describe_finding(structs.replace(base, traits=(SHORT_GAPS,)))
     assert "CUDA graphs" in short.remedy and "streams wait" in describe_finding(base).consequence

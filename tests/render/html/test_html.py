@@ -6,12 +6,12 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -97,9 +97,9 @@ def arrange(listed: list[CauseReport]) -> list[CauseReport]:
     """As a report holds them: who is slow has a name, and causes stand in order."""
     for place, cause in enumerate(listed):
         if cause.kind is KIND.SLOW_RANK and cause.rank is None:
-            listed[place] = dataclasses.replace(cause, rank=place)
+            listed[place] = structs.replace(cause, rank=place)
         if cause.kind is KIND.SLOW_HOST and not cause.hosts:
-            listed[place] = dataclasses.replace(cause, hosts=("host-0",))
+            listed[place] = structs.replace(cause, hosts=("host-0",))
     unnamed = (KIND.JITTER, KIND.COMMUNICATION)
     return sorted(listed, key=lambda cause: (cause.kind in unnamed, -cause.saved_after_others_ns.value))
 
@@ -166,7 +166,7 @@ def test_every_sentence_is_whole_agrees_with_its_table_and_begins_with_the_large
     told: str, beside: str, critical: bool
 ) -> None:
     first = TOLD[told]
-    listed = [] if first is None else [dataclasses.replace(first, critical=critical)]
+    listed = [] if first is None else [structs.replace(first, critical=critical)]
     report = make_report([*listed, *BESIDE[beside]], hosts=4)
     text, advice = describe_verdict(report), describe_next(report)
     for sentence in text.split(". "):
@@ -253,4 +253,4 @@ def test_wandb_gets_their_number_and_what_they_cost_together() -> None:
     assert facts["summary/causes"] == 2 and facts["summary/causes_lost_ratio"] == pytest.approx(0.132)
     assert facts["summary/verdict_critical"] is True and facts["summary/verdict_rank"] == 3
     assert facts["summary/verdict_lost_ratio"] == make_estimate(12.0).value
-    assert "summary/causes" not in make_summary(dataclasses.replace(make_report([JITTER]), causes=None))
+    assert "summary/causes" not in make_summary(structs.replace(make_report([JITTER]), causes=None))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.render.sections.cause_words import (
     format_when,
@@ -42,7 +42,7 @@ def test_the_largest_is_named_and_the_rest_counted() -> None:
     rank = make_late(3, 12.0)
     assert describe(rank) == LATE
     assert describe(rank, MOVING) == f"{LATE}. One more cause costs 2.9 % of a step (2.6 to 3.2 %): communication."
-    text = describe(dataclasses.replace(rank, critical=True), JITTER, MOVING)
+    text = describe(structs.replace(rank, critical=True), JITTER, MOVING)
     assert text == (
         f"critical: {LATE}. Two more causes: the largest, communication, costs 2.9 % of a step (2.6 to 3.2 %)."
     )
@@ -159,7 +159,7 @@ def test_one_rank_takes_over_from_another(begins: int) -> None:
     )
     assert "; fixing rank 3 makes steps 9.0 % shorter" in text
     assert text.endswith(". Two more causes: the largest, rank 5 (backward), costs 7.0 % of a step (6.4 to 7.8 %).")
-    larger = dataclasses.replace(second, joint_ns=9.5 * MS)
+    larger = structs.replace(second, joint_ns=9.5 * MS)
     assert f"late in every step since step {begins}: its compute (backward +17.0 ms); before that it was rank 3 " in (
         describe(larger, first, JITTER)
     )
@@ -200,8 +200,8 @@ def test_a_job_that_was_resumed_tells_both_ends() -> None:
     cause = make_late(1, 5, first_step=1010, last_step=1030, whole=False)
     report = make_report([cause])
     assert format_when(cause, report) == "since step 1,010"  # the last row is that of step 59
-    ranks = tuple(dataclasses.replace(rank, last_step=1059) for rank in report.ranks)
-    assert format_when(cause, dataclasses.replace(report, ranks=ranks)) == "from step 1,010 to step 1,030"
+    ranks = tuple(structs.replace(rank, last_step=1059) for rank in report.ranks)
+    assert format_when(cause, structs.replace(report, ranks=ranks)) == "from step 1,010 to step 1,030"
 
 
 def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
@@ -231,7 +231,7 @@ def test_the_cause_of_a_verdict_is_found_among_its_like() -> None:
     """Stalls of nobody may cost more, and the verdict is about those of a rank."""
     nobody = make_cause(KIND.STALLS, 9.0, events=3, joint_ns=9.0 * MS)
     mine = make_cause(KIND.STALLS, 5.0, rank=2, phase="forward", events=2)
-    text = describe_verdict(dataclasses.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
+    text = describe_verdict(structs.replace(make_report([nobody, mine]), verdict=make_verdict(mine)))
     assert text == (
         "3 stalls of no particular rank cost the most, 9.0 % of a step (8.2 to 10.0 %). 2 steps of 50 are far longer "
         "because of rank 2 in forward; without them the job would be 5.0 % shorter (4.5 to 5.6 %)."
@@ -256,7 +256,7 @@ def test_a_link_is_told_with_what_it_was_compared_with() -> None:
     )
     probed = describe(link, hosts=4, needed_ns=5.0 * MS)
     assert "so; at its probed speed the link needs 5.0 ms for one step's data; fixing it makes" in probed
-    since = dataclasses.replace(link, first_step=30, whole=False)
+    since = structs.replace(link, first_step=30, whole=False)
     assert " host-2 holds every rank up since step 30: the" in describe(since, JITTER, hosts=4)
     unknown = describe(link, lost_ns=None, lost_ratio=None)
     assert unknown.endswith("says so; what fixing it would gain is not known")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import io
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -46,7 +46,7 @@ def make_report(changes: list[dict[str, Any]]) -> Report:
         "against": 0, "end_gap_ns": 3.0 * US, "agrees": True,
     }  # fmt: skip
     clocks = tuple(DeviceClockReport(rank=rank, **{**usual, **change}) for rank, change in enumerate(changes))
-    return dataclasses.replace(analyze(make_run(num_ranks=max(len(changes), 1))), device_clocks=clocks)
+    return structs.replace(analyze(make_run(num_ranks=max(len(changes), 1))), device_clocks=clocks)
 
 
 @pytest.mark.parametrize(("changes", "line"), CASES.values(), ids=CASES)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.render.files.comparison_files import escape, render_markdown
@@ -74,9 +74,9 @@ def test_the_sentence_says_what_the_verdict_is_of(step: ComparedTime, said: str)
 
 
 def test_the_screen_stays_a_screen_however_much_differs() -> None:
-    row = dataclasses.replace(WORSE, scope="rank", rank=3, place="dp 1, tp 0", name="forward")
+    row = structs.replace(WORSE, scope="rank", rank=3, place="dp 1, tp 0", name="forward")
     changes = tuple(Change(group="configuration", key=f"key{number}", old="1", new="2" * 300) for number in range(50))
-    report = dataclasses.replace(make_report(WORSE), rows=(row,) * 40, changes=changes)
+    report = structs.replace(make_report(WORSE), rows=(row,) * 40, changes=changes)
     screen = io.StringIO()
     render_comparison(report, Console(width=80, file=screen), details=False)
     lines = screen.getvalue().splitlines()
@@ -91,7 +91,7 @@ def test_the_drawing_leads_from_the_base_to_the_new_step() -> None:
     drawn = draw_comparison(make_report(WORSE))
     assert '<rect x="166.7" y="52" width="666.7"' in drawn and '<rect x="642.9" y="86" width="190.5"' in drawn
     assert "The left edge is 98.2 ms." in drawn or "The left edge is 98.3 ms." in drawn
-    assert draw_comparison(dataclasses.replace(make_report(WORSE), waterfall=())) == ""
+    assert draw_comparison(structs.replace(make_report(WORSE), waterfall=())) == ""
 
 
 def test_markdown_is_a_table_in_which_names_are_text() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.render.sections.sections import list_assumptions, list_forecasts
@@ -12,7 +12,7 @@ from tests.factories import MS, make_run
 
 
 def make_report(*forecasts: Forecast) -> Report:
-    return dataclasses.replace(analyze(make_run()), forecasts=forecasts)
+    return structs.replace(analyze(make_run()), forecasts=forecasts)
 
 
 def make_forecast(setting: ChangedSetting, value: float) -> Forecast:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -38,7 +38,7 @@ def test_it_is_on_the_terminal_and_on_the_page_and_nowhere_without_samples() -> 
     assert "GPUs while they trained" in text and "1,500 of 1,980" in text
     assert "all 2 GPUs: 60.00 J a step" in " ".join(text.split())
     assert "1,500 of 1,980" in render_html(report)
-    without = dataclasses.replace(report, gpus=None)
+    without = structs.replace(report, gpus=None)
     out = io.StringIO()
     render_terminal(without, Console(file=out, width=80))
     assert "GPUs while" not in out.getvalue() and "GPUs while" not in render_html(without)

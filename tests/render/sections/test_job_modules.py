@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from html.parser import HTMLParser
 from io import StringIO
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -80,7 +80,7 @@ def test_the_cost_is_said_and_that_it_counts_in_nothing_else() -> None:
 
 def test_the_slow_module_stands_above_the_table() -> None:
     verdict = make_verdict(make_cause(VerdictKind.SLOW_RANK, 20, rank=1, phase="forward"), module=SLOW)
-    facts = show_modules(dataclasses.replace(make(), verdict=verdict)).facts
+    facts = show_modules(structs.replace(make(), verdict=verdict)).facts
     assert facts[0].text == "blocks.1.mlp takes 26.0 ms of forward on rank 1, and 6.0 ms on the others"
 
 
@@ -156,7 +156,7 @@ def test_memory_stands_beside_its_prediction_and_the_rank_with_most_is_named() -
     assert "memory of a rank by kind" in shown and max(map(len, shown.splitlines())) <= 80
     assert "<td>1.0 KiB, rank 1</td>" in render_html(make(*tables))
     assert "memory of a rank by kind" not in show(make(), 80)
-    tables[0] = dataclasses.replace(tables[0], peak_bytes=10240)
+    tables[0] = structs.replace(tables[0], peak_bytes=10240)
     assert show_memory(make(tables[0])).rows[-1] == ("the allocator's peak", "n/a", "10.0 KiB")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
+from msgspec import structs
 from rich.console import Console
 
 from distprof.render.sections.module_sections import list_module_sections
@@ -23,7 +23,7 @@ def make_row(name: str, kind: str, parent: int | None, parameters: int, forward:
         held_parameters=parameters, parameter_bytes=4 * parameters, buffer_bytes=0, self_flops=work, total_flops=work,
         self_activation_bytes=64, activation_bytes=64, self_time=taken, total_time=taken,
     )  # fmt: skip
-    return dataclasses.replace(row, **more)  # type: ignore[arg-type]
+    return structs.replace(row, **more)  # type: ignore[arg-type]
 
 
 def make_report(*rows: ModuleRow, **more: object) -> ModuleReport:
@@ -31,7 +31,7 @@ def make_report(*rows: ModuleRow, **more: object) -> ModuleReport:
         model="Model", device="cpu", inputs="float32:2x8", mode="forward_backward", timed_passes=3, rows=rows,
         outside_flops=ModuleFlops(), flops_by_operation=(), notes=(),
     )  # fmt: skip
-    return dataclasses.replace(report, **more)  # type: ignore[arg-type]
+    return structs.replace(report, **more)  # type: ignore[arg-type]
 
 
 def make_blocks(number: int, odd: int = -1) -> ModuleReport:
@@ -104,7 +104,7 @@ def test_it_fits_every_width_and_depth_cuts() -> None:
 
 def test_what_was_not_measured_is_not_shown_as_zero() -> None:
     unknown = {"self_time": Taken(), "total_time": Taken(), "activation_bytes": None, "self_activation_bytes": None}
-    rows = [dataclasses.replace(row, **unknown) for row in make_blocks(1).rows]  # type: ignore[arg-type]
+    rows = [structs.replace(row, **unknown) for row in make_blocks(1).rows]  # type: ignore[arg-type]
     text = show(make_report(*rows, timed_passes=0), 200)
     assert not any(word in text for word in ("forward time", "of time", "FLOP/s", "activations", " 0 B"))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -29,7 +29,7 @@ PLACES = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 def place_ranks(run: Run, axes: tuple[str, ...] = ("pp", "tp"), places: Sequence[tuple[int, ...]] = PLACES) -> Report:
     """A report whose ranks have coordinates."""
-    return dataclasses.replace(analyze(run), mesh=MeshReport(axes=axes, coordinates=tuple(places), dimensions=()))
+    return structs.replace(analyze(run), mesh=MeshReport(axes=axes, coordinates=tuple(places), dimensions=()))
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ class CountedRanks(tuple[RankReport, ...]):
 
 
 def test_a_rank_is_found_among_4096_without_looking_at_each(report: Report) -> None:
-    ranks = CountedRanks(dataclasses.replace(report.ranks[0], rank=2 * number) for number in range(4096))
+    ranks = CountedRanks(structs.replace(report.ranks[0], rank=2 * number) for number in range(4096))
     mesh = MeshReport(axes=("dp",), coordinates=tuple((number,) for number in range(4096)), dimensions=())
-    large = dataclasses.replace(report, ranks=ranks, mesh=mesh)
+    large = structs.replace(report, ranks=ranks, mesh=mesh)
     assert (describe_place(large, 8190), describe_place(large, 8191), describe_place(large, 9000)) == (
         "dp 4095",
         "",
@@ -68,7 +68,7 @@ def test_a_rank_is_found_among_4096_without_looking_at_each(report: Report) -> N
 
 def test_a_hang_is_told_with_coordinates() -> None:
     stand = RankState(source="none", step=12, inside=True, phase="backward", stalled_s=480.0, groups=())
-    late = dataclasses.replace(stand, phase="data")
+    late = structs.replace(stand, phase="data")
     told = {rank: {"ended": None, "stand": late if rank == 3 else stand} for rank in range(4)}
     sentence = describe_hang(place_ranks(make_run(num_ranks=4, infos=told)))
     assert "ranks 0-2 in step 12, backward" in sentence and "rank 3 (pp 1, tp 1) in step 12, data" in sentence
@@ -81,7 +81,7 @@ def test_what_if_names_the_rank_with_its_coordinates(report: Report) -> None:
                assumption="")
         for change, rank in (("rank 3 at normal speed", 3), ("without rank 2's stalls", 2), ("8 ranks", None))
     ]  # fmt: skip
-    names = [row[0] for row in list_what_ifs(dataclasses.replace(report, what_if=tuple(rows)))]
+    names = [row[0] for row in list_what_ifs(structs.replace(report, what_if=tuple(rows)))]
     assert names == ["rank 3 (pp 1, tp 1) at normal speed", "without rank 2 (pp 1, tp 0)'s stalls", "8 ranks"]
 
 

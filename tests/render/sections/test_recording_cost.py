@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -24,22 +24,22 @@ SAID = "costs 0.4 % of a recorded step (0 % to 1.1 %, 12 shadow steps)"
 
 def test_the_cost_stands_with_its_interval() -> None:
     assert describe_overhead(COST) == SAID
-    device = dataclasses.replace(COST, clock="device")
+    device = structs.replace(COST, clock="device")
     assert describe_overhead(device) == SAID.replace("12 shadow steps", "12 shadow steps, device clock")
     assert describe_overhead(None).startswith("n/a")
 
 
 def test_no_cost_is_below_nothing() -> None:
     """What noise makes negative is 0, and the interval goes on from there."""
-    noise = dataclasses.replace(COST, ratio=-0.003, low_ratio=-0.02)
+    noise = structs.replace(COST, ratio=-0.003, low_ratio=-0.02)
     assert describe_overhead(noise) == "costs 0 % of a recorded step (0 % to 1.1 %, 12 shadow steps)"
-    slower = dataclasses.replace(COST, ratio=-0.03, low_ratio=-0.04, high_ratio=-0.01)
+    slower = structs.replace(COST, ratio=-0.03, low_ratio=-0.04, high_ratio=-0.01)
     assert describe_overhead(slower) == "costs nothing measurable (12 shadow steps)"
 
 
 def test_every_report_says_it() -> None:
     run = make_run()
-    report = dataclasses.replace(analyze(run), overhead=COST)
+    report = structs.replace(analyze(run), overhead=COST)
     file = io.StringIO()
     render_terminal(report, Console(file=file, width=120))
     assert f"recording      {SAID}" in file.getvalue()

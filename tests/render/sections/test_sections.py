@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -34,7 +34,7 @@ REPORTS = {
     "many ranks": analyze(MANY),
     "slow rank": LATE,
     "slow link": LINK,
-    "many causes": dataclasses.replace(make_caused(MANY_CAUSES), between=BETWEEN.between),
+    "many causes": structs.replace(make_caused(MANY_CAUSES), between=BETWEEN.between),
     "traces": make_report(2),
     "many traces": make_report(40),
     "live and traces": make_report(2, traced=False),

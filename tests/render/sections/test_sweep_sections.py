@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze.predict.sweep import report_sweep_jobs
 from distprof.cli.sweep.report import list_job_columns, list_ratio_columns, render_sweep_html, write_sweep_files
@@ -131,8 +131,6 @@ def test_each_job_is_a_bar_with_its_interval() -> None:
     assert drawing.count('<rect class="job"') == drawing.count('class="interval"') == 5  # the sixth has no steps
     assert "train.warmup_steps=1 train.precision=fp32: 50.0 ms (" in drawing
     assert drawing in render_sweep_html(make_report())
-    hostile = dataclasses.replace(
-        make_report().rows[1], settings={"<b>": "<script>"}, mean_low_ns=1.0, mean_high_ns=1e300
-    )
-    drawing = draw_jobs(dataclasses.replace(make_report(), rows=(hostile,)))
+    hostile = structs.replace(make_report().rows[1], settings={"<b>": "<script>"}, mean_low_ns=1.0, mean_high_ns=1e300)
+    drawing = draw_jobs(structs.replace(make_report(), rows=(hostile,)))
     assert "&lt;script&gt;" in drawing and "<script>" not in drawing and "H1000.0" in drawing

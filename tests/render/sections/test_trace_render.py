@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -63,7 +63,7 @@ def make_host_bound(rank: int, name: str = "attention") -> TraceSummary:
 
 
 def test_what_was_not_seen_of_a_device_stands_under_its_times() -> None:
-    report = analyze(make_traced(dataclasses.replace(make_host_bound(0), unobserved_ns=464 * MS), make_host_bound(1)))
+    report = analyze(make_traced(structs.replace(make_host_bound(0), unobserved_ns=464 * MS), make_host_bound(1)))
     told = "in no column: 464.0 ms of rank 0; before its first kernels a device may have run"
     assert told in " ".join(show(report).split())
     assert "in no column" not in show(analyze(make_traced(make_host_bound(0))))
@@ -89,7 +89,7 @@ def make_report(num_ranks: int = 2, name: str = "attention", *, traced: bool = T
 
 def replace_activity(report: Report, **changes: Any) -> Report:
     assert report.activity is not None
-    return dataclasses.replace(report, activity=dataclasses.replace(report.activity, **changes))
+    return structs.replace(report, activity=structs.replace(report.activity, **changes))
 
 
 def strip_ends(text: str) -> str:
@@ -128,7 +128,7 @@ def test_no_finding_is_said_and_so_is_what_was_not_checked() -> None:
     assert f"\nnone\nnot checked: {why}\n" in strip_ends(show(report, 200))
     assert f"Not checked: {why}." in render_html(report)
     assert report.activity is not None
-    assert describe_not_checked(dataclasses.replace(report.activity, not_checked=())) == ""
+    assert describe_not_checked(structs.replace(report.activity, not_checked=())) == ""
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -187,7 +187,7 @@ def test_sums_are_per_step_and_rank_or_of_the_whole_trace() -> None:
     assert "kernels by category: per step and rank" in stepped
     row = next(line for line in stepped.splitlines() if line.startswith("elementwise "))
     assert row.split() == ["elementwise", "5", "45.0", "ms", "60.0", "%"]  # ten launches and 90 ms in two steps
-    whole = analyze(make_traced(dataclasses.replace(make_host_bound(0), num_steps=0)))
+    whole = analyze(make_traced(structs.replace(make_host_bound(0), num_steps=0)))
     text = show(whole, 120)
     assert "kernels by category: the whole trace" in text and "device time by rank: over the whole trace, ms" in text
     row = next(line for line in text.splitlines() if line.startswith("elementwise "))
@@ -259,7 +259,7 @@ def test_traces_without_steps_are_a_report_too() -> None:
     run: Run = make_run(
         num_ranks=1, num_steps=0, infos={0: {"source": "trace", "ended": None}}, meta={"world_size": 8, "work": None}
     )
-    items = [dataclasses.replace(make_host_bound(0), num_steps=0)]
+    items = [structs.replace(make_host_bound(0), num_steps=0)]
     report = analyze(make_traced(*items, run=run))
     text = strip_ends(show(report, 80))
     assert text.startswith("ranks 1-7 are missing: there is no trace of them\n")
@@ -272,7 +272,7 @@ def test_traces_without_steps_are_a_report_too() -> None:
 def test_names_from_traces_stay_text(name: str) -> None:
     items = [make_host_bound(rank, name) for rank in range(2)]
     layers = tuple(make_range(f"{name[:200]}{number}", 5 if number else 50, None, domain=name) for number in range(8))
-    items[1] = dataclasses.replace(items[1], ranges=layers, head=dataclasses.replace(items[1].head, path=f"/{name}"))
+    items[1] = structs.replace(items[1], ranges=layers, head=structs.replace(items[1].head, path=f"/{name}"))
     report = analyze(make_traced(*items))
     text = show(report, 80)
     assert not set(text) & set("\x1b\x07\u202e\r\x9b") and max(cell_len(line) for line in text.splitlines()) <= 80
@@ -298,7 +298,7 @@ def test_every_finding_of_every_rule_can_be_shown() -> None:
     report = make_report()
     assert report.activity is not None
     one = report.activity.findings[0]
-    many = tuple(dataclasses.replace(one, ranks=(number, 99), share_ratio=0.0) for number in range(len(RULES)))
+    many = tuple(structs.replace(one, ranks=(number, 99), share_ratio=0.0) for number in range(len(RULES)))
     text = strip_ends(show(replace_activity(report, findings=many), 120))
     for number, finding in enumerate(many):
         assert f"\n{number + 1}. {describe_finding(finding).title}\n" in text
@@ -315,6 +315,6 @@ def test_the_summary_has_the_devices_and_the_first_findings() -> None:
     parts = ("compute", "copies", "exposed", "idle_host", "idle_launch", "idle_unknown")
     assert sum(float(summary[f"summary/device_{part}_ratio"]) for part in parts) == pytest.approx(1)
     assert not [name for name in make_summary(analyze(make_run())) if "finding" in name or "device_" in name]
-    empty: TraceReport = dataclasses.replace(report.activity, devices=(), findings=())  # type: ignore[type-var]
-    bare = make_summary(dataclasses.replace(report, activity=empty))
+    empty: TraceReport = structs.replace(report.activity, devices=(), findings=())  # type: ignore[type-var]
+    bare = make_summary(structs.replace(report, activity=empty))
     assert bare["summary/findings"] == 0 and "summary/device_compute_ratio" not in bare

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -50,8 +50,8 @@ ROTATING = report_on(SimulatedJob(delays=(Delay(rank=None, phase=Phase.FORWARD, 
 
 def test_a_tired_person_reads_who_why_and_what_it_buys() -> None:
     lost = Estimate(value=0.19, low=0.17, high=0.21)
-    verdict = dataclasses.replace(LATE.verdict, late_ns=41.0 * MS, waited_ns=118.0 * MS, lost_ratio=lost)
-    assert describe_verdict(dataclasses.replace(LATE, verdict=verdict, causes=None)) == (
+    verdict = structs.replace(LATE.verdict, late_ns=41.0 * MS, waited_ns=118.0 * MS, lost_ratio=lost)
+    assert describe_verdict(structs.replace(LATE, verdict=verdict, causes=None)) == (
         "critical: rank 2 is 41.0 ms late in every step: its input pipeline (data +41.0 ms); the other 3 wait 118.0 ms "
         "per step together; fixing it makes steps 19 % shorter (17 to 21 %)"
     )
@@ -62,25 +62,23 @@ def test_a_rank_that_is_late_in_every_second_step_is_not_late_in_every_one() -> 
     first, *rest = LATE.verdict.evidence
     assert first.label == "own time between waits"
     for agrees, often in ((0.75, "most steps"), (0.85, "every step")):
-        evidence = (dataclasses.replace(first, agree_ratio=agrees), *rest)
-        verdict = dataclasses.replace(LATE.verdict, evidence=evidence)
-        assert f" late in {often}: " in describe_verdict(dataclasses.replace(LATE, verdict=verdict, causes=None))
+        evidence = (structs.replace(first, agree_ratio=agrees), *rest)
+        verdict = structs.replace(LATE.verdict, evidence=evidence)
+        assert f" late in {often}: " in describe_verdict(structs.replace(LATE, verdict=verdict, causes=None))
 
 
 def test_doubt_is_told_from_the_verdict_and_not_from_its_words() -> None:
     """Whatever the reason says: that the others' waits confirm the rank is a fact of its own."""
-    verdict = dataclasses.replace(LATE.verdict, reason="in other words, the others wait for it")
-    assert LATE.verdict.confirmed and "in other words" not in describe_verdict(
-        dataclasses.replace(LATE, verdict=verdict)
-    )
-    doubtful = dataclasses.replace(LATE.verdict, confirmed=False)
-    assert f" ({LATE.verdict.reason}). One more " in describe_verdict(dataclasses.replace(LATE, verdict=doubtful))
+    verdict = structs.replace(LATE.verdict, reason="in other words, the others wait for it")
+    assert LATE.verdict.confirmed and "in other words" not in describe_verdict(structs.replace(LATE, verdict=verdict))
+    doubtful = structs.replace(LATE.verdict, confirmed=False)
+    assert f" ({LATE.verdict.reason}). One more " in describe_verdict(structs.replace(LATE, verdict=doubtful))
 
 
 @pytest.mark.parametrize("cause", Cause)
 def test_every_cause_is_worded(cause: Cause) -> None:
-    verdict = dataclasses.replace(LATE.verdict, cause=cause)
-    assert f": {CAUSES[cause]} (" in describe_verdict(dataclasses.replace(LATE, verdict=verdict))
+    verdict = structs.replace(LATE.verdict, cause=cause)
+    assert f": {CAUSES[cause]} (" in describe_verdict(structs.replace(LATE, verdict=verdict))
 
 
 def test_now_and_then_is_said_as_such() -> None:
@@ -103,8 +101,8 @@ def test_a_link_is_named_by_its_hosts() -> None:
 def test_nobody_is_said_in_so_many_words() -> None:
     assert describe_verdict(QUIET).startswith("no straggler: no rank is slower")
     assert describe_verdict(ROTATING).startswith("no single straggler: a different rank is last at each step; waiting")
-    doubt = dataclasses.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
-    said = describe_verdict(dataclasses.replace(ROTATING, verdict=doubt))
+    doubt = structs.replace(ROTATING.verdict, reason="rank 1 is waited for: but why is not known")
+    said = describe_verdict(structs.replace(ROTATING, verdict=doubt))
     assert said.startswith("no certain straggler: rank 1 is waited for: but why is not known; waiting for whichever")
     assert describe_verdict(analyze(make_run(num_ranks=1, host_ns=WITHOUT_DATA))) == ""
     assert describe_verdict(analyze(make_run(num_ranks=2))).startswith("no verdict: 3 measured steps")
@@ -134,8 +132,8 @@ def test_hosts_clocks_are_shown_with_their_bound() -> None:
 
 
 def test_an_interval_of_one_point_is_a_point() -> None:
-    item = dataclasses.replace(LATE.what_if[0], saved_ratio=Estimate(value=0.3, low=0.3, high=0.3))
-    assert list_what_ifs(dataclasses.replace(LATE, what_if=(item,)))[0][2] == "30 %"
+    item = structs.replace(LATE.what_if[0], saved_ratio=Estimate(value=0.3, low=0.3, high=0.3))
+    assert list_what_ifs(structs.replace(LATE, what_if=(item,)))[0][2] == "30 %"
 
 
 def test_the_page_opens_with_it() -> None:
@@ -153,10 +151,10 @@ def test_the_page_opens_with_it() -> None:
 
 def test_names_of_hosts_and_groups_stay_text() -> None:
     name = "</p><script>alert(1)</script>\x1b[31m"
-    hostile = dataclasses.replace(
-        LINK, verdict=dataclasses.replace(LINK.verdict, hosts=(name, name)),
-        waits=tuple(dataclasses.replace(item, group=name) for item in LINK.waits),
-        clocks=tuple(dataclasses.replace(item, host=name) for item in LINK.clocks),
+    hostile = structs.replace(
+        LINK, verdict=structs.replace(LINK.verdict, hosts=(name, name)),
+        waits=tuple(structs.replace(item, group=name) for item in LINK.waits),
+        clocks=tuple(structs.replace(item, host=name) for item in LINK.clocks),
     )  # fmt: skip
     assert "<script>alert" not in render_html(hostile) and "\x1b" not in render_html(hostile) + show(hostile, 80)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.render.summary.card import list_numbers, make_card
@@ -20,7 +20,7 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def change(report: Report, **verdict: object) -> Report:
-    return dataclasses.replace(report, verdict=dataclasses.replace(report.verdict, **verdict))
+    return structs.replace(report, verdict=structs.replace(report.verdict, **verdict))
 
 
 def test_a_late_rank_is_named_with_its_reason_its_cost_and_what_to_do() -> None:
@@ -52,8 +52,8 @@ def test_a_cause_of_some_steps_also_says_what_it_costs_then() -> None:
     then = Estimate(value=0.5, low=0.4, high=0.6)
     causes = LATE.causes
     assert causes is not None and causes.causes[0].rank == 2
-    part = dataclasses.replace(causes, causes=(dataclasses.replace(causes.causes[0], whole=False),))
-    report = dataclasses.replace(change(LATE, stretch_lost_ratio=then), causes=part)
+    part = structs.replace(causes, causes=(structs.replace(causes.causes[0], whole=False),))
+    report = structs.replace(change(LATE, stretch_lost_ratio=then), causes=part)
     assert make_card(report).cost.endswith("; 50 % (40 to 60 %) of the steps in which it acts")
 
 

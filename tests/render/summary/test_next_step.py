@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.render.sections.verdict import describe_verdict
@@ -37,18 +37,18 @@ def test_only_where_modules_would_be_recorded_and_would_tell() -> None:
     assert advise(last_step=30, whole=False) == COMPUTE
     assert "module" not in advise(phase="data", cause=Cause.INPUT)
     report = make_report([make_late(3, 12.0)])
-    assert describe_next(dataclasses.replace(report, modules=analyze(make_module_run()).modules)) == COMPUTE
-    ranks = tuple(dataclasses.replace(rank, source="trace") for rank in report.ranks)
+    assert describe_next(structs.replace(report, modules=analyze(make_module_run()).modules)) == COMPUTE
+    ranks = tuple(structs.replace(rank, source="trace") for rank in report.ranks)
     activity: Any = SimpleNamespace(findings=())
-    assert describe_next(dataclasses.replace(report, ranks=ranks, activity=activity)) == COMPUTE
+    assert describe_next(structs.replace(report, ranks=ranks, activity=activity)) == COMPUTE
 
 
 def hide_data(report: Report) -> Report:
     """As of ``for number in profiler.steps(range(1000))``, whose body gets a batch by a function of its own."""
     phases = tuple(
-        dataclasses.replace(phase, share_ratio=1e-5) if phase.phase == "data" else phase for phase in report.phases
+        structs.replace(phase, share_ratio=1e-5) if phase.phase == "data" else phase for phase in report.phases
     )
-    return dataclasses.replace(report, phases=phases, between=None)
+    return structs.replace(report, phases=phases, between=None)
 
 
 def test_a_loop_that_takes_its_batches_by_itself_learns_how_to_mark_that() -> None:
@@ -66,7 +66,7 @@ def test_a_loop_that_takes_its_batches_by_itself_learns_how_to_mark_that() -> No
         'of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)'
     )
     unseen = tuple(phase for phase in hidden.phases if phase.phase != "forward")
-    unseen_forward = dataclasses.replace(hidden, phases=unseen)  # of a compiled function: that time is there too
+    unseen_forward = structs.replace(hidden, phases=unseen)  # of a compiled function: that time is there too
     assert "batches" not in describe_verdict(unseen_forward) + describe_next(unseen_forward)
     between = hide_data(make_report([make_late(3, 12.0, phase="between steps", cause=Cause.BETWEEN)]))
     assert describe_next(between).endswith(
@@ -82,7 +82,7 @@ def test_a_small_cause_with_a_name_does_not_hide_what_to_do_about_a_large_one() 
     assert describe_next(make_report([saving, make_cause(VerdictKind.JITTER, 1.0)])).startswith("look at what rank 0 ")
     assert describe_next(make_report([make_late(3, 6.0), moving])).startswith("compare rank 3's")
     stalls = make_cause(VerdictKind.STALLS, 30.0, events=5, phase="forward")
-    report = dataclasses.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
+    report = structs.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
     assert describe_next(report).startswith("look at what all ranks did in the steps that ")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import io
 import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
@@ -66,8 +66,8 @@ def test_what_was_left_out_and_what_is_missing_is_said() -> None:
     text = "\n".join(show(make_report([make_cause(VerdictKind.JITTER, 3.0)])))
     assert re.search(r"measured +50 steps; left out: 10 warm-up; intervals are 95 %", text)
     report = simulate_report(8, True)
-    coverage = dataclasses.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
-    text = " ".join(" ".join(show(dataclasses.replace(report, coverage=coverage))).split())
+    coverage = structs.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
+    text = " ".join(" ".join(show(structs.replace(report, coverage=coverage))).split())
     assert "30 steps of 6 of 8 ranks (missing: ranks 3, 5)" in text
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from distprof.analyze import analyze
@@ -27,7 +27,7 @@ def make_rank(rank: int, **changes: object) -> RankProgress:
         rank=rank, state="running", last_step=59, fresh_s=0.4, place=None, step_ns=100.0 * MS, own_ns=80.0 * MS + rank,
         phase_ns=(10.0 * MS, 20.0 * MS, 40.0 * MS, None, 15.0 * MS, 2.0 * MS, 8.0 * MS, 5.0 * MS),
     )  # fmt: skip
-    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+    return structs.replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def make_progress(num_ranks: int = 4, ranks: tuple[RankProgress, ...] | None = None, **changes: object) -> Progress:
@@ -36,7 +36,7 @@ def make_progress(num_ranks: int = 4, ranks: tuple[RankProgress, ...] | None = N
         over=False, clock=Clock.HOST, mean_steps=20, steps_done=60, steps_total=403, interval_ns=100.0 * MS,
         eta_s=34.3, step_times_ns=tuple(100.0 * MS for _ in range(60)),
     )  # fmt: skip
-    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+    return structs.replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def draw(
@@ -86,7 +86,7 @@ def test_of_many_ranks_the_worst_and_the_median_are_shown(width: int, height: in
 
 
 def test_what_comes_from_files_is_only_text() -> None:
-    report = dataclasses.replace(analyze(RUN), name=HOSTILE, strategy=HOSTILE)
+    report = structs.replace(analyze(RUN), name=HOSTILE, strategy=HOSTILE)
     for shown in (report, None):
         text = "\n".join(draw(make_progress(name=HOSTILE), shown))
         assert "<b>name[red] $(reboot)" in text and not {"\x1b", "\u202e", "\x07"} & set(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 import zlib
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import Struct, structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -32,8 +32,7 @@ CONFIG = WandbConfig(name="wandb", project="test", entity=None, group=None, mode
 PANELS = [panel for section in SECTIONS for panel in section.panels]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class Logged(Struct, frozen=True, kw_only=True):
     """A job, and what it sent to W&B."""
 
     run: Run
@@ -54,9 +53,9 @@ def simulate_gpus() -> Run:
     for name, value in {"memory_bytes": 2e9, "memory_peak_bytes": 3e9, "loss": 2.5, "grad_norm": 0.5}.items():
         run.rows[:, :, COLUMN[name]] = value
     peak = Peak(flops_per_s=1e12, source="made up")
-    ranks = tuple(dataclasses.replace(info, peak=peak, device="cuda:0") for info in run.ranks)
-    meta = dataclasses.replace(run.meta, work=WORK, device_type="cuda", config={"seed": 7})
-    return dataclasses.replace(run, meta=meta, ranks=ranks)
+    ranks = tuple(structs.replace(info, peak=peak, device="cuda:0") for info in run.ranks)
+    meta = structs.replace(run.meta, work=WORK, device_type="cuda", config={"seed": 7})
+    return structs.replace(run, meta=meta, ranks=ranks)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HF_TOKEN", "canary-hf-token")
         patched.setattr(lately, "APART_NS", 0)
-        config = dataclasses.replace(CONFIG, group="nightly canary-hf-token")
+        config = structs.replace(CONFIG, group="nightly canary-hf-token")
         logger = WandbLogger.start(meta=run.meta, config=config, folder=folder, print_line=print, ranks=run.ranks)
         assert logger is not None
         for first in range(0, 60, 7):
@@ -87,11 +86,11 @@ def logged_sweep(tmp_path_factory: pytest.TempPathFactory, logged: Logged) -> Lo
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("HF_TOKEN", "canary-hf-token")
         patched.delenv("WANDB_RUN_GROUP", raising=False)
-        sweep = dataclasses.replace(make_sweep_report(), name="grid canary-hf-token")
+        sweep = structs.replace(make_sweep_report(), name="grid canary-hf-token")
         log_sweep(sweep, CONFIG, folder=folder, print_line=said.append)
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     assert len(said) == 1 and said[0].startswith("wandb: offline")
-    return dataclasses.replace(logged, folder=path.parent, told=read_wandb_file(path))
+    return structs.replace(logged, folder=path.parent, told=read_wandb_file(path))
 
 
 def read_table(logged: Logged, name: str) -> list[dict[str, Any]]:
@@ -141,7 +140,7 @@ def test_a_sweep_is_one_run_in_the_group_of_its_jobs(logged_sweep: Logged) -> No
 
 def test_a_sweep_is_not_logged_where_wandb_is_disabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    log_sweep(make_sweep_report(), dataclasses.replace(CONFIG, mode="auto"), folder=tmp_path, print_line=pytest.fail)
+    log_sweep(make_sweep_report(), structs.replace(CONFIG, mode="auto"), folder=tmp_path, print_line=pytest.fail)
     assert not [*tmp_path.iterdir()]
 
 

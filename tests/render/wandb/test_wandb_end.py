@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.live import lately
@@ -117,8 +117,8 @@ def test_of_too_many_ranks_the_table_has_a_selection_with_those_at_the_ends_and_
 
 def test_an_unknown_peak_leaves_the_cell_of_mfu_empty() -> None:
     report = analyze(make_run())
-    ranks = tuple(dataclasses.replace(rank, mfu_ratio=None) for rank in report.ranks)
-    told = make_table(dataclasses.replace(report, ranks=ranks))
+    ranks = tuple(structs.replace(rank, mfu_ratio=None) for rank in report.ranks)
+    told = make_table(structs.replace(report, ranks=ranks))
     assert [row[told.columns.index("mfu_ratio")] for row in told.rows] == [None, None]
 
 
@@ -139,7 +139,7 @@ def test_only_a_critical_verdict_is_an_alert(kind: VerdictKind, title: str) -> N
     told = describe_alert(make_report([cause]))
     assert told is not None and told[0] == title
     assert told[1].startswith("critical: ") and "\x1b" not in told[1]
-    assert describe_alert(make_report([dataclasses.replace(cause, critical=False)])) is None
+    assert describe_alert(make_report([structs.replace(cause, critical=False)])) is None
 
 
 def test_files_are_kept_as_they_are_and_large_or_missing_ones_are_left_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.config.schema import WandbConfig
@@ -113,7 +113,7 @@ def test_fault_10_a_run_that_could_not_be_opened_is_missing_and_one_that_nobody_
     note, said = log_whole_run(make_run(num_steps=5), tmp_path)
     assert note == "W&B did not get 5 of 5 steps and the tables and the summary" and len(said) == 2
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setattr(sys.modules[__name__], "CONFIG", dataclasses.replace(CONFIG, mode="auto"))
+    monkeypatch.setattr(sys.modules[__name__], "CONFIG", structs.replace(CONFIG, mode="auto"))
     assert log_whole_run(make_run(num_steps=5), tmp_path) == (None, ["wandb: disabled by WANDB_MODE"])
 
 

@@ -12,10 +12,11 @@ import gzip
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 DEVICE = {"kernel": "kernel", "gpu_memcpy": "memory", "gpu_memset": "memory", "memcpy": "memory", "memset": "memory"}
 CALLS = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver")
@@ -27,8 +28,7 @@ EARLY = -(10**30)
 Span = tuple[int, int]
 
 
-@dataclass
-class Did:
+class Did(Struct):
     """One device event."""
 
     name: str
@@ -43,8 +43,7 @@ class Did:
     """When the host left it."""
 
 
-@dataclass
-class Recount:
+class Recount(Struct):
     """A file's statements about its rank; sums over all steps, ns, or over the whole file if it has none."""
 
     steps: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from distprof.facts.arrays import IntArray
 from distprof.facts.intervals import locate_windows
@@ -39,8 +40,7 @@ _GPU_COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(kw_only=True)
-class SyntheticTrace:
+class SyntheticTrace(Struct, kw_only=True):
     """Collects rows in any order; `build` sorts them as `Trace` requires. Times are ns."""
 
     head: TraceHead = HEAD

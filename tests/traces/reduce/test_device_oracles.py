@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct, structs
 
 from distprof.facts.arrays import IntArray
+from distprof.facts.plain import make_plain
 from distprof.facts.run import KINDS, CollectiveKind
 from distprof.facts.trace import ActivityKind, Trace
 from distprof.facts.trace_summary import DeviceTime
@@ -28,8 +28,7 @@ def bounds(*pairs: tuple[int, int]) -> IntArray:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-@dataclass(frozen=True)
-class Did:
+class Did(Struct, frozen=True):
     """One activity of a tiny timeline."""
 
     kind: ActivityKind
@@ -87,7 +86,7 @@ def judge(done: list[Did], time: int) -> str:
 
 
 def count(done: list[Did], times: list[int]) -> dict[str, int]:
-    found = dict.fromkeys((field.name for field in dataclasses.fields(DeviceTime)), 0)
+    found = dict.fromkeys(DeviceTime.__struct_fields__, 0)
     for time in times:
         found["span_ns"] += 1
         found[judge(done, time)] += 1
@@ -107,8 +106,8 @@ def test_every_nanosecond(done: list[Did], cuts: list[int], seed: int) -> None:
     found = measure_trace(trace, bounds(*windows))
     if any(item.runs(time) for item in done for time in times):
         assert found is not None
-        assert dataclasses.asdict(found) == count(done, times)
-        parts = [ns for part, ns in dataclasses.asdict(found).items() if part != "span_ns" and "busy" not in part]
+        assert make_plain(found) == count(done, times)
+        parts = [ns for part, ns in make_plain(found).items() if part != "span_ns" and "busy" not in part]
         assert found.span_ns == sum(parts)
     else:
         assert found is None
@@ -135,10 +134,10 @@ def shuffle(trace: Trace, seed: int) -> Trace:
     for old, new in enumerate(relabel.tolist()):
         names[new] = trace.names[old]
     columns: dict[str, Any] = {
-        field.name: values[order]
-        for field in dataclasses.fields(trace.gpu)
-        if (values := getattr(trace.gpu, field.name)) is not None
+        field: values[order]
+        for field in trace.gpu.__struct_fields__
+        if (values := getattr(trace.gpu, field)) is not None
     }
     columns |= {"name": relabel[columns["name"]], "stream": columns["stream"] * 3 + 1, "device": columns["device"] + 2}
-    calls = dataclasses.replace(trace.calls, name=relabel[trace.calls.name])
-    return dataclasses.replace(trace, names=tuple(names), gpu=type(trace.gpu)(**columns), calls=calls)
+    calls = structs.replace(trace.calls, name=relabel[trace.calls.name])
+    return structs.replace(trace, names=tuple(names), gpu=type(trace.gpu)(**columns), calls=calls)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_OK
@@ -64,7 +64,7 @@ def test_what_the_tool_says_goes_before_what_stands_around() -> None:
     made.code("allgather")
     trace = made.build()
     told = np.array([trace.names.index("allgather"), -1, -1])
-    said = dataclasses.replace(trace, gpu=dataclasses.replace(trace.gpu, collective=told))
+    said = structs.replace(trace, gpu=structs.replace(trace.gpu, collective=told))
     assert name_kinds(said) == ["all_gather", "all_reduce", "other"]
     assert look_up_operations(said, np.arange(3)).tolist() == [told[0], trace.names.index("nccl:all_reduce"), -1]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from distprof.facts.trace import UNKNOWN, ActivityKind, RangeStyle, Trace
 from distprof.facts.trace_summary import RangeTotal

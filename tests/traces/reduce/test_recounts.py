@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from distprof.analyze import analyze
+from distprof.facts.plain import make_plain
 from distprof.facts.run import COLUMN
 from distprof.facts.trace_summary import Category, KernelTotal, LaunchGaps
 from distprof.traces.kineto.read_kineto import read_kineto
@@ -38,7 +38,7 @@ def test_real_traces_are_counted_as_by_plain_loops(path: Path) -> None:
     assert activity.device is not None and activity.queue is not None
     assert activity.num_steps == truth.steps
     assert found.rows[:, COLUMN["step_device_ns"]].tolist() == truth.step_ns
-    assert dataclasses.asdict(activity.device) == {f"{name}_ns": ns for name, ns in truth.times.items()}
+    assert make_plain(activity.device) == {f"{name}_ns": ns for name, ns in truth.times.items()}
     assert activity.queue.max == truth.queue_max
     assert activity.queue.mean == pytest.approx(truth.queue_ns / truth.times["span"], rel=1e-9)
     assert activity.queue.empty_ratio == pytest.approx(truth.empty_ns / truth.times["span"], abs=1e-12)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import COLUMN, PHASES, Phase
@@ -141,8 +140,8 @@ def test_a_kernel_for_any_collective_is_what_its_operation_is_called() -> None:
     trace = made.build()
     told = np.full(len(trace.gpu.name), -1)
     told[1] = len(trace.names)
-    named = dataclasses.replace(
-        trace, names=(*trace.names, "_reduce_scatter_base"), gpu=dataclasses.replace(trace.gpu, collective=told)
+    named = structs.replace(
+        trace, names=(*trace.names, "_reduce_scatter_base"), gpu=structs.replace(trace.gpu, collective=told)
     )
     unsaid, said = read_rows(trace)[0], read_rows(named)[0]
     assert (unsaid[COLUMN["other_count"]], said[COLUMN["reduce_scatter_count"]]) == (1, 1)

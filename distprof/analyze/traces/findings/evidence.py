@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import COLUMN, Run
@@ -16,8 +16,7 @@ Result = Finding | NotChecked | None
 """What a rule returns: a finding, the data that it lacked, or nothing to report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """One rule: its check, and its row in the documentation. `distprof.render.finding_texts` has the words for what it
     finds, under the same name."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.analyze.traces.findings.evidence import (
     Result,
@@ -101,8 +102,7 @@ def _name_longest(item: TraceSummary, category: Category) -> str:
     return max(chosen, key=lambda kernel: kernel.total_ns).name[:LONGEST_NAME]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cores:
+class _Cores(Struct, frozen=True, kw_only=True):
     """What a device multiplies matrices with, and how that is known."""
 
     there: bool

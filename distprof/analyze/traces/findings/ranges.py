@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from distprof.analyze.traces.findings.evidence import (
     Result,
@@ -34,8 +35,7 @@ WHOLE_RATIO = 0.95
 MAX_SHOWN = 5
 
 
-@dataclass(slots=True, kw_only=True)
-class _Merged:
+class _Merged(Struct, kw_only=True):
     """One range, all ranks together."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from distprof.analyze.traces.findings import host, idle, kernels, products, ranges
 from distprof.analyze.traces.findings.evidence import Result, Rule, has_strange

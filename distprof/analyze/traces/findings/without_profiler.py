@@ -7,7 +7,7 @@ can idle for no longer than these take beyond what it is busy in the window's.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from distprof.analyze.traces.findings.evidence import divide, measure_busy_ns
 from distprof.facts.trace_summary import DeviceTime, TraceSummary

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
+
+from msgspec import structs
 
 from distprof.analyze.traces.findings.evidence import Result
 from distprof.facts.run import Run
@@ -100,7 +101,7 @@ def make_rank(rank: int = 0, *, head: dict[str, Any] | None = None, **changes: A
 def make_traced(*items: TraceSummary, run: Run | None = None, **changes: Any) -> Run:
     """A run of these ranks, with steps of 100 ms on the host: one of warm-up, two measured."""
     made = run or make_run(num_ranks=max((item.rank for item in items), default=0) + 1, num_steps=3, num_warmup=1)
-    return dataclasses.replace(made, activity=items, **changes)
+    return structs.replace(made, activity=items, **changes)
 
 
 def find(check: Callable[[Run], Result], *items: TraceSummary, run: Run | None = None) -> Finding:

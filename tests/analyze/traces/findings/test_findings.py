@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distprof.analyze.traces.findings.rules import RULES, check_rules
 from distprof.facts.trace_summary import Category, DeviceTime, TraceSummary
@@ -158,10 +158,10 @@ def test_whatever_the_numbers_shares_are_shares_and_every_rule_answers(facts: li
         make_rank(
             rank, device=device, kernels=tuple(own_kernels), ranges=tuple(own_ranges), num_steps=steps,
             copies=tuple(
-                dataclasses.replace(make_copy(0, pageable), total_ns=total, size_bytes=total)
+                structs.replace(make_copy(0, pageable), total_ns=total, size_bytes=total)
                 for total, pageable in copies
             ),
-            syncs=tuple(dataclasses.replace(make_sync(HOSTILE, 5, 0), total_ns=total) for total, _ in copies),
+            syncs=tuple(structs.replace(make_sync(HOSTILE, 5, 0), total_ns=total) for total, _ in copies),
         )
         for rank, (device, own_kernels, own_ranges, steps, copies) in enumerate(facts)
     ]  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from distprof.analyze.traces.findings.host import check_copies_in_step, check_memory_limit, check_sync_in_step
 from distprof.facts.run import DeviceSnapshot, Run
@@ -140,5 +139,5 @@ def test_what_a_rank_said_itself_goes_before_its_trace() -> None:
         columns={"memory_peak_bytes": [[8 * GIB, 9.5 * GIB, 9.9 * GIB]], "window": [[0, 0, 1]]},
     )  # fmt: skip
     assert "95.0 % of 10.0 GiB" in word(find(check_memory_limit, make_rank(), run=live)).title
-    on_cpu = dataclasses.replace(live, ranks=tuple(dataclasses.replace(info, device="cpu") for info in live.ranks))
+    on_cpu = structs.replace(live, ranks=tuple(structs.replace(info, device="cpu") for info in live.ranks))
     assert find_nothing(check_memory_limit, make_rank(), run=on_cpu)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.ranges import check_host_is_not_gpu
@@ -57,7 +56,7 @@ def test_the_data_loader_is_not_expected_on_the_gpu() -> None:
     loader = make_range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 100, 0)
     ranges = (loader, make_range("mlp", 20, 96))
     assert find(check_host_is_not_gpu, make_rank(ranges=ranges)).rule == "host_is_not_gpu"
-    known = dataclasses.replace(loader, loads=True)
+    known = structs.replace(loader, loads=True)
     assert find_nothing(check_host_is_not_gpu, make_rank(ranges=(known, *ranges[1:])))
 
 

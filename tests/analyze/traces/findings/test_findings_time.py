@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from distprof.analyze.traces.findings.idle import check_exposed_communication, check_host_bound, check_launch_gaps
 from distprof.analyze.traces.findings.kernels import check_eager_attention, check_small_elementwise
@@ -296,7 +295,7 @@ def test_small_elementwise_is_silent_where_they_are_few_or_cost_little() -> None
 
 
 def test_without_steps_small_kernels_are_of_the_whole_trace() -> None:
-    title = word(find(check_small_elementwise, dataclasses.replace(make_small(3_000), num_steps=0))).title
+    title = word(find(check_small_elementwise, structs.replace(make_small(3_000), num_steps=0))).title
     assert title.startswith("3,000 element-wise kernels in the whole trace")
 
 
@@ -333,7 +332,7 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 def make_waiting(states_ms: dict[HostState, float], *, loader: str = LOADER) -> TraceSummary:
     """The device waits for the host as long as all states together."""
-    loading = dataclasses.replace(make_range(loader, 50, 0), loads=True)
+    loading = structs.replace(make_range(loader, 50, 0), loads=True)
     return make_rank(
         device=make_device(idle_host=sum(states_ms.values())), ranges=(loading, make_range("forward", 60, 51)),
         idle_host_in={state: round(ms * MS) for state, ms in states_ms.items()},
@@ -390,9 +389,9 @@ def test_small_kernels_are_not_what_costs_time_while_the_host_loads_data() -> No
     rank = make_small(2_400, idle_ms=40)
     assert find(check_small_elementwise, rank).facts["idle_launching_ratio"] == pytest.approx(0.2)
     waiting = {HostState.DATA: 20 * MS, HostState.OPERATORS: 20 * MS}
-    assert find(check_small_elementwise, dataclasses.replace(rank, idle_host_in=waiting)).rule == "small_elementwise"
+    assert find(check_small_elementwise, structs.replace(rank, idle_host_in=waiting)).rule == "small_elementwise"
     loading = {HostState.DATA: 21 * MS, HostState.OPERATORS: 19 * MS}
-    assert find_nothing(check_small_elementwise, dataclasses.replace(rank, idle_host_in=loading))
+    assert find_nothing(check_small_elementwise, structs.replace(rank, idle_host_in=loading))
 
 
 def make_gaps(*longest: LaunchGap, short_ms: float = 0, graph_ms: float = 0, one_stream: bool = False) -> TraceSummary:

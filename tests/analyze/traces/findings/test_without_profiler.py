@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.analyze.traces.findings.evidence import measure_busy_ns
