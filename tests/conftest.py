@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -36,6 +36,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("distprof", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("distprof")
 
+_KEPT: list[object] = []
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -46,6 +47,22 @@ def _torch_is_left_as_it_was() -> Iterator[None]:
     torch_distributed = sys.modules.get("torch.distributed")
     if torch_distributed is not None and torch_distributed.is_available():
         assert "distprof" not in torch_distributed.all_reduce.__code__.co_filename
+
+
+@pytest.fixture(autouse=True)
+def _groups_outlive_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With torch 2.6: the end of a group can wait for its thread, which waits for the GIL to let go of a tensor."""
+    torch = sys.modules.get("torch")
+    if torch is None or hasattr(torch.cpu.Stream, "record_event"):
+        return
+    end = torch.distributed.destroy_process_group
+
+    @functools.wraps(end)
+    def keep_and_end(group: Any = None) -> None:
+        _KEPT.extend(torch.distributed.distributed_c10d._world.pg_map)
+        end(group)
+
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", keep_and_end)
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
 """Limit for times of day."""
+LEAST = 1e-6
+"""No time, size or number of a step is smaller, unless it is 0; what is divided by it may exceed the range of floats."""
 SLACK_RATIO = 0.005
 """How much the parts may exceed a whole, relative to it: device events are read as rounded differences."""
 SLACK_NS = 1e6
@@ -118,7 +120,8 @@ def read_scheduling(record: Mapping[str, Any]) -> FloatArray | None:
 def mark_possible(rows: FloatArray) -> BoolArray:
     """Which rows are valid steps, ``[num_rows]``; checks all at once, since there may be millions."""
     lengths = rows[:, _LENGTHS]
-    possible = ~((lengths < 0) | (lengths > MAX_EXACT)).any(axis=1) & ~(rows[:, _MOMENTS] < 0).any(axis=1)
+    impossible = (lengths < 0) | (lengths > MAX_EXACT) | ((lengths > 0) & (lengths < LEAST))
+    possible = ~impossible.any(axis=1) & ~(rows[:, _MOMENTS] < 0).any(axis=1)
     flags = rows[:, _FLAGS]
     possible &= ((flags == 0) | (flags == 1) | np.isnan(flags)).all(axis=1)
     known = np.nan_to_num(rows)

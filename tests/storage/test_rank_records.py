@@ -104,6 +104,7 @@ def test_fault_36_an_end_does_not_say_who_the_rank_is(tmp_path: Path) -> None:
         ("forward_wait_host_ns", 90 * MS),  # longer than the phase that it stands in
         ("all_reduce_exposed_host_ns", 200 * MS),
         ("forward_device_ns", 1),  # of a step that no device clock measured: no more than is read
+        ("all_reduce_busy_host_ns", 1e-300),
         ("tokens", -1),
         ("tokens", 10**17),
         ("warmup", 0.5),

@@ -352,12 +352,8 @@ def test_differentiable_ones_are_seen_where_torch_calls_no_plain_one(
     recorder = Recorder()
     undo = watch_collectives(CollectiveWatch(recorder))
 
-    # Until the group is gone: its end can wait for a thread of torch 2.6 that waits for the GIL to let go of a tensor.
-    held = [torch.ones(4)]
-
     def call() -> None:
-        held.append(getattr(functional, name)(held[0], *given, dist.group.WORLD))
-        held.append(functional.wait_tensor(held[-1]))
+        functional.wait_tensor(getattr(functional, name)(torch.ones(4), *given, dist.group.WORLD))
 
     try:
         _, seen = record_step(recorder, call)
