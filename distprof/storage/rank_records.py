@@ -25,7 +25,7 @@ T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
 """Limit for times of day."""
 LEAST = 1e-6
-"""No time, size or number of a step is smaller, unless it is 0; what is divided by it may exceed the range of floats."""
+"""No time, size or number of a step is smaller, unless it is 0: what is divided by it may be too large for a float."""
 SLACK_RATIO = 0.005
 """How much the parts may exceed a whole, relative to it: device events are read as rounded differences."""
 SLACK_NS = 1e6
