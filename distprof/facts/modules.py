@@ -29,7 +29,7 @@ class RankMemory(Struct, frozen=True, kw_only=True):
         return sum(known) if len(known) == len(MEMORY_KINDS) else None
 
 
-MEMORY_KINDS = tuple(RankMemory.__struct_fields__)
+MEMORY_KINDS = RankMemory.__struct_fields__
 
 
 class ModuleTable(Struct, frozen=True, kw_only=True):
