@@ -121,7 +121,7 @@ def start(
         name=str(name), strategy=strategy, precision=precision, work=work, hardware=hardware,
         runs_dir=str(Path(runs_dir).absolute()),  # the script may go to another folder
         run_dir=None if run_dir is None else str(Path(run_dir).absolute()),
-        config={**_make_plain(config), "profile": make_plain(profile_config), "script": sys.argv[0]},
+        config={**_list_settings(config), "profile": make_plain(profile_config), "script": sys.argv[0]},
     )  # fmt: skip
     session = OwnSession(plan, profile_config, warmup_steps=warmup_steps, find=find, live=live)
     _open.append(session)
@@ -141,7 +141,7 @@ def _read_profile(given: Mapping[str, object]) -> ProfileConfig:
     return plan
 
 
-def _make_plain(config: object) -> dict[str, object]:
+def _list_settings(config: object) -> dict[str, object]:
     """Settings as the run folder can hold them: anything but numbers, texts, lists and groups becomes a text."""
     given = config if config is None or isinstance(config, Mapping) else getattr(config, "__dict__", None)
     if config is not None and given is None:

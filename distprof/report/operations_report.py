@@ -6,11 +6,9 @@ Made by `distprof.analyze.pipeline.report_operations`. Times are in nanoseconds;
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 from msgspec import Struct
 
-from distprof.facts.plain import make_plain
 from distprof.report.step_timeline import StepTimeline
 from distprof.report.wait_report import Estimate
 
@@ -157,8 +155,3 @@ class OperationsReport(Struct, frozen=True, kw_only=True):
     def complete(self) -> bool:
         """Whether every step was whole."""
         return not self.left_out
-
-
-def to_plain_operations(report: OperationsReport) -> dict[str, Any]:
-    """The report as JSON-ready containers."""
-    return make_plain(report)

@@ -85,7 +85,7 @@ def module_path(folder: Path, rank: int) -> Path:
 
 def encode_modules(table: ModuleTable, run_id: str) -> str:
     """The content of a rank's file."""
-    fields: dict[str, Any] = {name: getattr(table, name) for name in ModuleTable.__struct_fields__}
+    fields = msgspec.structs.asdict(table)
     fields |= {name: [[_round(value) for value in row] for row in fields[name].tolist()] for name in TIMES}
     fields |= {name: None if fields[name] is None else make_plain(fields[name]) for name in MEMORIES}
     return json.dumps({"schema": SCHEMA, "run_id": run_id, **fields}, separators=(",", ":"), allow_nan=False) + "\n"

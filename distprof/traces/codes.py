@@ -46,8 +46,8 @@ def select_names(codes: IntArray, names: Sequence[str], fits: Callable[[str], ob
 
 def keep_rows(table: Table, rows: BoolArray) -> Table:
     """The table with these rows only."""
-    columns: dict[str, Any] = {name: getattr(table, name) for name in table.__struct_fields__}
-    kept: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns.items()}
+    columns = structs.asdict(table).items()
+    kept: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
     return structs.replace(table, **kept)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from distprof.config.check import read_schedule
@@ -328,8 +328,7 @@ class Job:
         streams = open_streams(world, folder, meta, info, own, context.profile.keep_steps)
         meta = publish_groups(world, folder, meta, streams.groups)
         opened = OpenRankContext(
-            **{name: getattr(context, name) for name in context.__struct_fields__},
-            folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),
+            **structs.asdict(context), folder=folder, streams=streams, group=own, meet=partial(wait_for_ranks, meeting),
         )  # fmt: skip
         self._step_writer.connect(streams.own)
         if (place := open_place(streams.own.path)) is not None:

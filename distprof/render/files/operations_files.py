@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from distprof.facts.operations import Operations
+from distprof.facts.plain import make_plain
 from distprof.render.files.files import Written, write_each
 from distprof.render.files.operations_timeline import describe_operations_trace, render_operations_trace
 from distprof.render.files.trace_protobuf import pack_protobuf
@@ -14,7 +15,7 @@ from distprof.render.html.page import make_page
 from distprof.render.html.step_picture import show_pictures
 from distprof.render.markup import make_section, show
 from distprof.render.sections.operations_sections import list_operations_sections, make_pipeline_card, name_pipeline
-from distprof.report.operations_report import OperationsReport, to_plain_operations
+from distprof.report.operations_report import OperationsReport
 from distprof.storage.whole_file import write_json, write_whole
 
 
@@ -25,7 +26,7 @@ def write_operations_files(
     ``pftrace`` also ``trace.pftrace.gz``, which needs the perfetto package."""
     writers: dict[str, Callable[[Path], None]] = {
         "report.html": lambda path: write_whole(path, render_operations_html(report)),
-        "report.json": lambda path: write_json(path, to_plain_operations(report)),
+        "report.json": lambda path: write_json(path, make_plain(report)),
         "trace.json.gz": lambda path: write_whole(path, render_operations_trace(operations, report.name)),
     }
     if pftrace:
