@@ -87,7 +87,7 @@ class TrainedModels:
     def __init__(self) -> None:
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_eval: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.called: list[tuple[Any, bool]] = []
+        self.called: list[tuple[weakref.ref[Any], bool]] = []
         """Those called with gradients in the open step, and whether in training mode."""
 
     def __bool__(self) -> bool:
@@ -107,9 +107,9 @@ class TrainedModels:
         in_training = model.training
         if self.called:
             last, was_in_training = self.called[-1]
-            if last is model and was_in_training == in_training:
+            if last() is model and was_in_training == in_training:
                 return  # another micro-step
-        self.called.append((model, in_training))
+        self.called.append((weakref.ref(model), in_training))
 
     def see_in_eval(self, model: Any) -> None:
         """A model that seemed to be evaluated is trained."""
@@ -117,8 +117,9 @@ class TrainedModels:
 
     def end_step(self) -> None:
         """The open step was one of training."""
-        for model, in_training in self.called:
-            if model in self._trained and (in_training or model in self._in_eval):
+        for known, in_training in self.called:
+            model = known()
+            if model is None or (model in self._trained and (in_training or model in self._in_eval)):
                 continue
             for part in unwrap(model):
                 self._trained.add(part)

@@ -41,6 +41,7 @@ class Finder:
 
     def end_step(self) -> None:
         """A step has ended."""
+        self._search.repeated = 0
         self._own_ns.append(self._session.own_ns)
         self._session.own_ns = 0
 

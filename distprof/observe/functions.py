@@ -9,12 +9,14 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
+from threading import get_ident
 from typing import Any
 
 import torch
 import torch.utils.data.dataloader as loaders
 from torch.nn.utils import clip_grad
 
+from distprof.compiling import is_compiling, skip_compile
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
 from distprof.observe.observer_target import ObserverTarget
@@ -86,7 +88,7 @@ class Functions:
                 self._saving.replace(patches, places, name, self._watch_saving)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        optimizers, search = self._optimizers, self._search
+        optimizers, search, guard, part = self._optimizers, self._search, self._guard, self._backward
 
         def after(args: Arguments, result: Any) -> None:
             if optimizers.in_backward is not None:
@@ -94,10 +96,29 @@ class Functions:
             if not search.settled:
                 search.end_backward()
 
-        return surround(
-            original, self._guard, self._backward, before=self._begin_backward, after=after, leave=self._session.exit,
-            trains=True,
-        )  # fmt: skip
+        watched = surround(
+            original, guard, part, before=self._begin_backward, after=after, leave=self._session.exit, trains=True
+        )
+
+        @functools.wraps(original)
+        def watched_quickly(*args: Any, **options: Any) -> Any:
+            if is_compiling() or guard.inside or not search.repeated or guard.thread != get_ident():
+                return watched(*args, **options)
+            search.count_backward()
+            guard.inside, guard.part = 1, part
+            try:
+                result = original(*args, **options)
+            finally:
+                if guard.inside:
+                    guard.inside -= 1
+            if optimizers.in_backward is not None:
+                part.run(optimizers.end_backward)
+            return result
+
+        leave_out_of_warnings(watched_quickly)
+        skip_compile(watched_quickly)
+        skip_compile(search.count_backward, wholly=True)
+        return watched_quickly
 
     def _begin_backward(self, args: Arguments, options: Options) -> bool:
         if not self._search.begin_backward():

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from distprof.compiling import is_compiling, skip_compile
+from distprof.compiling import skip_compile
 from distprof.facts.run import PHASE_CODE, Phase
 from distprof.observe.instrumentation import Arguments, Instrumentation, Options, Patches, ReentrancyGuard, surround
 from distprof.observe.observer_target import ObserverTarget
@@ -60,19 +61,23 @@ class Forwards:
             self._trainers.add(model)
 
     def _watch_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        guard = self._guard
+        guard, search, part = self._guard, self._search, self._part
         watched = surround(
-            original, guard, self._part, before=self._begin, after=self._end,
-            leave=self._session.exit, trains=True,
-        )  # fmt: skip
+            original, guard, part, before=self._begin, after=self._end, leave=self._session.exit, trains=True
+        )
 
         @functools.wraps(original)
         def watched_quickly(self: nn.Module, *args: Any, **options: Any) -> Any:
-            if is_compiling():
-                return original(self, *args, **options)
             if guard.inside:  # as the original does, without a call of it
                 return (self._compiled_call_impl or self._call_impl)(*args, **options)
-            return watched(self, *args, **options)
+            if search.repeated != id(self) or guard.thread != get_ident():
+                return watched(self, *args, **options)
+            guard.inside, guard.part = 1, part
+            try:
+                return (self._compiled_call_impl or self._call_impl)(*args, **options)
+            finally:
+                if guard.inside:  # it has not been opened up
+                    guard.inside -= 1
 
         # What `watched_quickly` does in place of the original must be all that the original does.
         known = getattr(getattr(original, "__code__", None), "co_names", ())
@@ -80,6 +85,7 @@ class Forwards:
             return watched
         leave_out_of_warnings(watched_quickly)
         skip_compile(watched_quickly)
+        watched_quickly._torchdynamo_inline = original  # type: ignore[attr-defined]
         return watched_quickly
 
     def _begin(self, args: Arguments, options: Options) -> bool | None:
@@ -92,8 +98,11 @@ class Forwards:
             self._last_has_parameters, self._last = self._meet(model), weakref.ref(model)
         grad_on = torch.is_grad_enabled()
         found = self._search.begin_forward(model, grad_on=grad_on, has_parameters=self._last_has_parameters)
-        if found and grad_on and (squared_lengths := square_lengths(args[1:], options)):
-            self._session.add_sequences(squared_lengths)
+        if found and grad_on:
+            if squared_lengths := square_lengths(args[1:], options):
+                self._session.add_sequences(squared_lengths)
+            elif self._search.only_counts:
+                self._search.repeated = id(model)
         return found and self._session.enter(_FORWARD)
 
     def _end(self, args: Arguments, result: Any) -> None:

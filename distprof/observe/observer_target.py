@@ -17,6 +17,10 @@ class ObserverTarget(Protocol):
     user_steps: bool
     """Whether the user's own loop begins and ends steps."""
 
+    @property
+    def recording(self) -> bool:
+        """Whether a step is open whose phases are recorded."""
+
     def watch(self, model: Any) -> None: ...
     def see_call(self, model: Any) -> None: ...
     def note(self, text: str) -> None: ...

@@ -56,6 +56,9 @@ class StepSearch:
         self.program = Program.UNKNOWN
         self.settled = False
         """Whether an optimizer has taken a step: nothing else that might end steps is looked for any more."""
+        self.repeated = 0
+        """The identity of a model of which a further forward, with its backward, only counts in the open step; 0: none.
+        It is no reference, which would keep the model alive."""
         self._worked = False  # the open step has seen a forward with gradients, a backward or an optimizer
         self._backwards = self._forwards = 0  # in this step; forwards before the program is known: all of them
         self._unclear = 0  # backwards before the program is known
@@ -79,6 +82,19 @@ class StepSearch:
                 self.finish()
                 self._session.restart_warmup()
             self.program = Program.TRAINING
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether a step is open that is not recorded, and in which another forward like the last changes nothing."""
+        session = self._session
+        if not session.open or session.recording:
+            return False
+        return session.user_steps or (self.settled and self._worked and not self.cycle.learning)
+
+    def count_backward(self) -> None:
+        """Gradients of a repeated forward are computed."""
+        self._backwards += 1
+        self._session.add_micro_step()
 
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
@@ -196,6 +212,7 @@ class StepSearch:
 
     def begin_optimizer(self) -> bool:
         """An optimizer takes a step."""
+        self.repeated = 0
         if self._session.user_steps:
             return True
         if not self.settled:

@@ -20,7 +20,7 @@ class Told:
 
     def __init__(self) -> None:
         self.open, self.own_ns, self.forwards = False, 0, 0
-        self.user_steps = False
+        self.user_steps, self.recording = False, True
         self.log: list[str] = []
         self.notes: list[str] = []
         self.watched: list[Any] = []

@@ -36,6 +36,8 @@ from distprof.world import hold_reference
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
 leaves before the others: Python stops it at the end, and C++ then aborts."""
+FIRST_NAP_S, FIRST_NAP_AT_END_S = 0.004, 0.0005
+"""Each look takes the interpreter from the training thread for a moment, and until the end nobody waits for rows."""
 _SAME_ROUND = 0.01
 """Who wakes up so shortly before the next round, as a share of the window, has woken up for it."""
 STEPPED_ON_WAIT_S = 5.0
@@ -140,7 +142,7 @@ class Exchange:
         """What this rank would leave out, and what the ranks have agreed on in the last exchange."""
         self.done: list[bool] = []
         """Whether each rank had sent its last rows by then."""
-        self._asked = self._pausing = False
+        self._asked = self._pausing = self._last = False
         self.given_up = False
         """Whether this rank no longer waits for the others."""
         self.behind = False
@@ -168,7 +170,7 @@ class Exchange:
 
     def _wait(self, work: Any) -> None:
         hold_reference(work)
-        nap_s = 0.0005
+        nap_s = FIRST_NAP_AT_END_S if self._last else FIRST_NAP_S
         while not work.is_completed():
             if self.given_up:
                 raise RuntimeError("this rank ends before others have")
@@ -189,6 +191,7 @@ class Exchange:
             whether every rank has sent its last rows.
         """
         self._pending.extend(rows)
+        self._last = last
         batch, self._pending = self._pending[:STEPS_AT_ONCE], self._pending[STEPS_AT_ONCE:]
         table = np.stack(batch) if batch else np.empty((0, ROW_WIDTH))
         done = 0 if self._pending else _DONE if last else int(self.resting)

@@ -45,7 +45,7 @@ def test_a_view_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(live_view, "END_LIMIT_S", 0.05)
     view = LiveView(tmp_path)
     view.close()
-    assert view.process.returncode == -9
+    assert view.process.wait(60) == -9
     view.close()  # once more does nothing
 
 
