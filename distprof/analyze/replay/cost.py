@@ -30,6 +30,9 @@ SIGN_LEVEL = 0.025
 """Of the sign test that a cause costs something."""
 SEEN_RATIO = 0.25
 """Of what a cause takes: if it costs less, most of it is hidden."""
+WIDEST_ERROR = 4.0
+"""Where the interval of a cost reaches 0, the cost is listed if the interval ends at most this many times its value
+below it: beyond, the steps were too few or too unlike each other to say how much it is."""
 QUARTILES = (0.25, 0.75)
 
 
@@ -102,21 +105,22 @@ def _drop_small(
     left = list(candidates)
     while left:
         costed = [(item, _cost(cycles, as_is_ns, left, item)) for item in left]
-        listed = [(item, cost) for item, cost in costed if _is_listed(item, cost, len(as_is_ns))]
+        listed = [(item, cost) for item, cost in costed if is_listed(item, cost, len(as_is_ns))]
         if len(listed) == len(left):
             return listed
         left = [item for item, _ in listed]
     return []
 
 
-def _is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
+def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
     """Whether it is beyond doubt and worth mentioning, first or last. It must be more where its interval reaches 0, and
     where most of what it takes is hidden, as by transfers, because the replay does not know the rest so well."""
     taken_ns = item.taken_ns / num_cycles
     for cost_ns, ratio in ((cost.lost_ns, cost.lost_ratio), (cost.alone_ns, cost.alone_ratio)):
         is_seen = 0 < SEEN_RATIO * taken_ns <= cost_ns.value and ratio.low > 0
         least = MIN_COST_RATIO if is_seen else MIN_TAKEN_RATIO
-        if ratio.value >= least and (ratio.low > 0 or cost.is_sure):
+        is_known = ratio.low > 0 or (cost.is_sure and ratio.value - ratio.low <= WIDEST_ERROR * ratio.value)
+        if ratio.value >= least and is_known:
             return True
     return False
 

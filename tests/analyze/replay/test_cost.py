@@ -11,10 +11,10 @@ from msgspec import structs
 from distprof.analyze.causes.cause_report import gather_evidence
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause
-from distprof.analyze.replay.cost import CauseCosts, cost_causes
+from distprof.analyze.replay.cost import CauseCosts, Cost, cost_causes, is_listed
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.facts.run import OWN_PARTS, Clock, Phase, Stretch
-from distprof.report.wait_report import VerdictKind
+from distprof.report.wait_report import Estimate, VerdictKind
 
 STEPS = 12
 
@@ -78,6 +78,18 @@ def test_a_rank_that_is_last_in_half_of_the_steps_is_listed_by_hand() -> None:
     ((item, cost),) = cost_causes(cycles, [candidate(0, 1)]).named
     assert (item.rows.tolist(), cost.lost_ns.value) == ([0], 0.5)
     assert cost.lost_ratio.value == pytest.approx(0.5 / 120.5)  # 0.41 %
+
+
+def test_a_cost_that_may_be_anything_is_not_listed_by_hand() -> None:
+    """A cost of 2 % that is sure to be one is listed down to an interval from 2 - 4 * 2 = -6 %; one that is not sure,
+    from 0 on."""
+    nothing = Estimate(value=0.0, low=0.0, high=0.0)
+    for low_ratio, is_sure, listed in (
+        (0.01, False, True), (-0.01, False, False), (-0.059, True, True), (-0.061, True, False)
+    ):  # fmt: skip
+        lost_ns, lost_ratio = (Estimate(value=2 * per, low=100 * low_ratio * per, high=9 * per) for per in (1, 0.01))
+        cost = Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=nothing, alone_ratio=nothing, is_sure=is_sure)
+        assert is_listed(candidate(0, 2), cost, STEPS) == listed
 
 
 def test_of_three_events_another_rank_may_hide_one_by_hand() -> None:
