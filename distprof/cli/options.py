@@ -59,19 +59,36 @@ def add_width(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def require_folder(path: Path | None, option: str = "--json") -> None:
+def require_folder(path: Path | bool | None, option: str = "--json") -> None:
     """Refuses, before measuring, a file of an option that could not be written afterwards.
 
     Raises:
         UsageError: Its folder does not exist.
     """
-    if path is not None and not path.absolute().parent.is_dir():
+    if isinstance(path, Path) and not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: no such folder: create it, or choose another file")
 
 
 def write_figures(path: Path, document: object) -> None:
     """Writes the file of ``--json FILE``, as `write_file` does."""
-    write_file(path, json.dumps(document, indent=1) + "\n", "--json")
+    write_file(path, _to_text(document), "--json")
+
+
+def _to_text(document: object) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def write_json(asked: Path | bool | None, document: object) -> bool:
+    """Does what ``--json [FILE]`` asks: writes the file, as `write_file` does, or prints.
+
+    Returns:
+        Whether it was printed, so that nothing else belongs on the terminal.
+    """
+    if isinstance(asked, Path):
+        write_figures(asked, document)
+    elif asked:
+        print(_to_text(document), end="")
+    return asked is True
 
 
 def write_file(path: Path, text: str, option: str) -> None:

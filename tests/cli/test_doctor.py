@@ -15,7 +15,7 @@ from rich.console import Console
 
 from distprof.cli.doctor import machine, probe, software
 from distprof.cli.doctor.check_result import Check, MachineResult, State
-from distprof.cli.doctor.command import CHECKS, count_states, run_checks, show, to_json
+from distprof.cli.doctor.command import CHECKS, count_states, describe, run_checks, show
 from distprof.cli.doctor.probe import UNLIMITED, ClockFacts, Facts, Gpu, Limit, TorchFacts
 from distprof.cli.doctor.probe_torch import probe_torch, read_driver_cuda
 from distprof.cli.parser import run_verb
@@ -244,7 +244,7 @@ def test_what_is_to_be_done_is_readable_at_every_width(width: int) -> None:
 
 def test_json_holds_every_finding() -> None:
     findings = run_checks(HEALTHY)
-    document = json.loads(to_json(findings))
+    document = json.loads(json.dumps(describe(findings), allow_nan=False))
     assert document["counts"]["ok"] == len(document["findings"]) == sum(map(len, findings.values()))
     first = document["findings"][0]
     assert first["group"] == "software" and set(first) == {"group", "name", "state", "found", "meaning", "fix"}

@@ -8,7 +8,6 @@ Wall clocks and links are measured between rank 0's host and each other one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -26,7 +25,7 @@ from distprof import __version__
 from distprof.cli.doctor.check_result import MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.doctor.suspects import GRACE_S, join_ranks
-from distprof.cli.options import require_folder, write_figures
+from distprof.cli.options import require_folder, write_json
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError, read_first_line
 from distprof.facts.gpu import LIMIT_BITS
@@ -76,9 +75,8 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
     identity = read_identity()
     if not identity.launched:
         raise UsageError("--all-ranks: start it with torchrun, one process per host: --nnodes 2 --nproc-per-node 1")
-    file = options.json if isinstance(options.json, Path) else None
     if identity.rank == 0:
-        require_folder(file)
+        require_folder(options.json)
     own = _describe(gather_facts(options.runs_dir), run_checks) if identity.local_rank == 0 else None
     late = "the hosts were not compared in time"
     with join_ranks(identity, device="cpu", backend="gloo", limit_s=GRACE_S, late=late) as world:
@@ -98,11 +96,7 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
         "facts": [make_plain(each) for each in comparisons],
         "checks": {host: [make_plain(each) for each in found] for host, found in checks.items()},
     }  # fmt: skip
-    if file is not None:
-        write_figures(file, document)
-    if options.json is True:
-        print(json.dumps(document, indent=1, allow_nan=False))
-    else:
+    if not write_json(options.json, document):
         show(comparisons, checks, Console(width=options.width, highlight=False))
     return EXIT_FAILED if any(each.state == State.PROBLEM for found in checks.values() for each in found) else EXIT_OK
 

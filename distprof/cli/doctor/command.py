@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from distprof.cli.doctor.all_ranks import compare_hosts
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.doctor.suspects import MOST_SECONDS, probe
-from distprof.cli.options import add_number, add_width, require_folder, write_file
+from distprof.cli.options import add_number, add_width, require_folder, write_json
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK
 from distprof.facts.plain import make_plain
@@ -113,14 +112,9 @@ def run(options: argparse.Namespace) -> int:
         return probe(options)
     if options.all_ranks:
         return compare_hosts(options, lambda facts: _clean(run_checks(facts), secret_values()))
-    file = options.json if isinstance(options.json, Path) else None
-    require_folder(file)
+    require_folder(options.json)
     results = _clean(run_checks(gather_facts(options.runs_dir)), secret_values())
-    if file is not None:
-        write_file(file, f"{to_json(results)}\n", "--json")
-    elif options.json:
-        print(to_json(results))
-    else:
+    if not write_json(options.json, describe(results)):
         show(results, Console(width=options.width, highlight=False))
     return EXIT_FAILED if count_states(results)[State.PROBLEM] else EXIT_OK
 
@@ -130,16 +124,15 @@ def run_checks(facts: Facts) -> dict[str, list[MachineResult]]:
     return {subject: [check(facts) for check in checks] for subject, checks in CHECKS.items()}
 
 
-def to_json(results: Results) -> str:
-    """The results as strict JSON."""
-    document = {
+def describe(results: Results) -> dict[str, object]:
+    """The results as plain data, for a file."""
+    return {
         "schema": SCHEMA, "distprof_version": __version__,
         "counts": {str(state): count for state, count in count_states(results).items()},
         "findings": [
             {"group": subject, **make_plain(each)} for subject, found in results.items() for each in found
         ],
     }  # fmt: skip
-    return json.dumps(document, indent=1, allow_nan=False)
 
 
 def count_states(results: Results) -> dict[State, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from distprof import __version__
 from distprof.analyze.judge_probes import judge_probes
-from distprof.cli.options import require_folder, write_figures
+from distprof.cli.options import require_folder, write_json
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.facts.plain import make_plain
 from distprof.facts.probes import PROBES_SCHEMA
@@ -64,9 +63,8 @@ def probe(options: argparse.Namespace) -> int:
     suspects = read_ranks(options.suspects, "--suspects")
     references = () if options.references is None else read_ranks(options.references, "--references")
     _check(suspects, references, identity.world_size)
-    file = options.json if isinstance(options.json, Path) else None
     if identity.rank == 0:  # the only one that writes; other hosts need not have the folders
-        require_folder(file)
+        require_folder(options.json)
         _check_run(options.into, identity.world_size)
     limit_s, late = options.seconds + GRACE_S, "the probes did not end in time"
     with join_ranks(identity, device="auto", backend="auto", limit_s=limit_s, late=late) as world:
@@ -78,13 +76,9 @@ def probe(options: argparse.Namespace) -> int:
         "schema": PROBES_SCHEMA, "distprof_version": __version__, **make_plain(measured),
         "sentence": describe_probes(report), "report": make_plain(report),
     }  # fmt: skip
-    if file is not None:
-        write_figures(file, document)
     if options.into is not None:
         write_probes(find_newest(options.into), document)
-    if options.json is True:
-        print(json.dumps(document, indent=1, allow_nan=False))
-    else:
+    if not write_json(options.json, document):
         render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
     return EXIT_OK
 
