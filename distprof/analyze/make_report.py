@@ -23,6 +23,7 @@ from distprof.analyze.pipeline.judge_pipeline import judge_pipeline
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.pipeline_what_if import list_pipeline_what_ifs
 from distprof.analyze.predict.what_if import list_what_ifs
+from distprof.analyze.replay.replay_error import measure_replay_error
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import measure_overhead
 from distprof.analyze.summary.communication import report_bandwidths, report_communication
@@ -65,15 +66,18 @@ def analyze(run: Run) -> Report:
     operations = list_operations(measured_steps)
     if operations is not None:
         short = "the stages of a pipeline wait for each other by design"
+    replay = None if short or cycles is None else measure_replay_error(cycles)
+    unlike = replay is not None and replay.is_unlike
     cause_costs = None
     if not short:
         from distprof.analyze.causes.find_causes import find_causes  # the finders: not for a trace of a few steps
 
         cause_costs = find_causes(measured_steps, cycles)
     judged = NO_MICRO_BATCHES if operations is None else judge_pipeline(measured_steps, operations)
-    verdict = choose_verdict(measured_steps, cycles, cause_costs)
+    verdict = choose_verdict(measured_steps, cycles, cause_costs, short, replay)
     if operations is not None:
         verdict = choose_pipeline_verdict(judged)
+        replay = None if isinstance(judged, str) else judged.error
     if run.modules:
         from distprof.analyze.causes.slow_module import find_slow_module
 
@@ -81,12 +85,12 @@ def analyze(run: Run) -> Report:
     verdict = structs.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
-    enough = None if short else cycles
+    enough = None if short or unlike else cycles
     replayed = None if measured_steps.num_missing else enough
     causes = None
     if replayed is not None and cause_costs is not None:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
-    elif not isinstance(judged, str) and not judged.is_unlike:
+    elif not isinstance(judged, str) and not judged.error.is_unlike:
         causes = report_pipeline_causes(judged, step_ns)
     if any(run.gpus):
         from distprof.analyze.causes.throttled_gpu import find_throttled_gpu
@@ -115,6 +119,7 @@ def analyze(run: Run) -> Report:
         hang=report_hang(run),
         verdict=verdict,
         probes=None if run.probes is None else judge_probes(run.probes),
+        replay=replay,
         causes=causes,
         headline=summary,
         steps=tuple(report_step(measured_steps, timing) for timing in timings),

@@ -6,9 +6,6 @@ from msgspec import Struct
 
 from distprof.report.operations_report import PipelineCause
 
-MOST_ERROR_RATIO = 0.05
-"""By how much replayed steps may differ from the recorded ones."""
-
 
 class PipelineRankReport(Struct, frozen=True, kw_only=True):
     """What one rank does in a step of a pipeline, means per step, ns."""
@@ -72,15 +69,5 @@ class PipelineReport(Struct, frozen=True, kw_only=True):
     """What is not known, and why."""
     judged: bool
     """Whether causes were looked for; if not, the verdict's reason says why."""
-    replay_error_ratio: float | None
-    """By how much the recorded steps, replayed without a change, differ from what they took: the median. Above 0.05
-    there are no causes. None: nothing was replayed."""
-    replay_worst_error_ratio: float | None
-    """The 90th percentile of the same."""
     causes: tuple[PipelineCause, ...]
     """What makes its steps longer, the one that costs most first."""
-
-    @property
-    def is_unlike(self) -> bool:
-        """Whether the replay says nothing about the recorded steps."""
-        return self.replay_error_ratio is not None and self.replay_error_ratio > MOST_ERROR_RATIO

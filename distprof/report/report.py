@@ -27,6 +27,7 @@ from distprof.report.wait_report import (
     ClockReport,
     Forecast,
     OverheadReport,
+    ReplayError,
     Spread,
     Stall,
     Verdict,
@@ -394,6 +395,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Who held whom up and why, or that nobody can be named."""
     probes: ProbeReport | None
     """What probes of suspected ranks after the job say: device, host or link. None: there were none."""
+    replay: ReplayError | None
+    """How well the replay, which tells what causes cost, knows the recorded steps. None: nothing was replayed."""
     causes: Causes | None
     """Everything that makes steps longer than they need be. None: too little is known for a verdict."""
     headline: Headline

@@ -71,6 +71,8 @@ class VerdictKind(enum.StrEnum):
     """Nothing does, or it is not known."""
 
 
+MOST_ERROR_RATIO = 0.05
+"""By how much replayed steps may differ from the recorded ones."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 """Ranks are late, as long as it lasts."""
 LASTING_KINDS = (*LATE_KINDS, VerdictKind.SLOW_LINK)
@@ -292,6 +294,20 @@ class Causes(Struct, frozen=True, kw_only=True):
     when all causes have gone, if that is shorter."""
     remainder_ns: float
     """``step_ns - ideal_ns`` less the causes' ``joint_ns``."""
+
+
+class ReplayError(Struct, frozen=True, kw_only=True):
+    """By how much the recorded steps, replayed without a change, differ from what they took."""
+
+    median_ratio: float
+    """Above 0.05 there are no causes and no what-ifs."""
+    worst_ratio: float
+    """The 90th percentile."""
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the replay says nothing about the recorded steps."""
+        return self.median_ratio > MOST_ERROR_RATIO
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):

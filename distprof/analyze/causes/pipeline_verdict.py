@@ -10,6 +10,7 @@ from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_e
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.replay.replay_error import explain_unlike
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock
@@ -32,8 +33,8 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
     if isinstance(judged, str):
         return make_no_verdict(f"{_BY_DESIGN}: {judged}")
     steps_used = len(judged.frame.steps)
-    if judged.is_unlike:
-        reason = f"{_BY_DESIGN}: replayed steps differ too much from the recorded ones"
+    if judged.error.is_unlike:
+        reason = f"{_BY_DESIGN}: {explain_unlike(judged.error)}"
         return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
         return make_no_verdict(_NOBODY, steps_used=steps_used)

@@ -14,14 +14,15 @@ from distprof.analyze.causes.cause_report import (
     name_cause,
 )
 from distprof.analyze.causes.slow_loader import explain_loader
-from distprof.analyze.cycles.sync_cycles import SyncCycles, explain_shortage
+from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.replay.replay import Counterfactual, replay_without
+from distprof.analyze.replay.replay_error import explain_unlike
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others
 from distprof.facts.run import PHASES, Clock, Phase
-from distprof.report.wait_report import Pattern, Verdict, VerdictKind
+from distprof.report.wait_report import Pattern, ReplayError, Verdict, VerdictKind
 
 UNNAMED_RATIO = 0.05
 """Share of the step that waiting for whichever rank is last, or moving data, must cost to be the verdict."""
@@ -48,22 +49,34 @@ _ABOUT_RANKS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST, VerdictKind.STALLS
 _PAUSES = (VerdictKind.GARBAGE_COLLECTION, VerdictKind.RECOMPILATION, VerdictKind.SLOW_LOADER)
 
 
-def choose_verdict(measured_steps: MeasuredSteps, cycles: SyncCycles | None, cause_costs: CauseCosts | None) -> Verdict:
+def choose_verdict(
+    measured_steps: MeasuredSteps,
+    cycles: SyncCycles | None,
+    cause_costs: CauseCosts | None,
+    short: str | None,
+    replay: ReplayError | None = None,
+) -> Verdict:
     """The verdict about a run.
 
     Args:
         measured_steps: The ranks and steps that count.
         cycles: None: no waits to look at.
-        cause_costs: The causes that cost something. None: too few cycles.
+        cause_costs: The causes that cost something. None: they were not looked for.
+        short: Why not.
+        replay: How well the steps are replayed; if it is too unlike them, nothing is said about cost. None: well.
     """
-    short = explain_shortage(measured_steps, cycles)
-    if cycles is None or cause_costs is None or short is not None:
+    if cycles is None or cause_costs is None:
         return _no_verdict(cycles, short or "no waits were measured")
     named = [(item, cost) for item, cost in cause_costs.named if item.has_name]
     found = _blame(measured_steps, cycles, *named[0]) if named else _blame_nobody(measured_steps, cycles, cause_costs)
     if not named and (hidden := _explain_hidden(measured_steps)) is not None:
         return _no_verdict(cycles, hidden)
-    return _doubt(measured_steps, cycles, found) if measured_steps.num_missing else found
+    if missing := measured_steps.num_missing:
+        if found.kind in _ABOUT_RANKS:
+            return _leave_cost_out(cycles, found, "ranks are missing: the slowest may be one of them")
+        who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
+        return _leave_cost_out(cycles, found, f"{who}: the others may wait for one of them")
+    return found if replay is None or not replay.is_unlike else _leave_cost_out(cycles, found, explain_unlike(replay))
 
 
 def _explain_hidden(measured_steps: MeasuredSteps) -> str | None:
@@ -113,18 +126,15 @@ def name_probably_late(measured_steps: MeasuredSteps) -> str | None:
     )
 
 
-def _doubt(measured_steps: MeasuredSteps, cycles: SyncCycles, found: Verdict) -> Verdict:
-    """What is left of a verdict when ranks are missing. That a rank is behind those present still holds, because it
-    measured that itself. What the others wait for may be a missing rank, so nothing is said about cost."""
-    if found.kind in _ABOUT_RANKS:
-        reason = "ranks are missing: the slowest may be one of them"
-        return structs.replace(
-            found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, stretch_lost_ratio=None,
-            waited_ns=None, reason=reason,
-        )  # fmt: skip
-    missing = measured_steps.num_missing
-    who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
-    return _no_verdict(cycles, f"{who}: the others may wait for one of them")
+def _leave_cost_out(cycles: SyncCycles, found: Verdict, reason: str) -> Verdict:
+    """What is left of a verdict when ranks are missing, or steps are not replayed well. That a rank is behind others
+    still holds, because it measured that itself; what is known of anything else is what it costs."""
+    if found.kind not in _ABOUT_RANKS:
+        return _no_verdict(cycles, reason)
+    return structs.replace(
+        found, critical=False, confirmed=None, lost_ns=None, lost_ratio=None, stretch_lost_ratio=None,
+        waited_ns=None, reason=reason,
+    )  # fmt: skip
 
 
 def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause, cost: Cost) -> Verdict:

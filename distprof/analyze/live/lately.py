@@ -61,5 +61,6 @@ def _name_rank(run: Run) -> int | None:
     measured_steps = choose_measured_steps(run)
     headline = choose_headline(measured_steps, *(read_timing(measured_steps, clock) for clock in Clock))
     cycles = build_cycles(measured_steps, headline)
-    cause_costs = None if explain_shortage(measured_steps, cycles) else find_causes(measured_steps, cycles)
-    return choose_verdict(measured_steps, cycles, cause_costs).rank
+    short = explain_shortage(measured_steps, cycles)
+    cause_costs = None if short else find_causes(measured_steps, cycles)
+    return choose_verdict(measured_steps, cycles, cause_costs, short).rank

@@ -21,6 +21,7 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
+from distprof.analyze.replay.replay_error import compare_lengths
 from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
@@ -28,7 +29,7 @@ from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import Clock, Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCause
-from distprof.report.pipeline_report import MOST_ERROR_RATIO
+from distprof.report.wait_report import ReplayError
 
 STEPS_OF_UNIT, MOST_UNITS = 4, 24
 """In so many steps, some forward of each worker is undisturbed; of more steps, a unit has more."""
@@ -45,17 +46,9 @@ class JudgedPipeline(Struct, frozen=True, kw_only=True):
 
     recorded: Recorded
     frame: StepFrame
-    error_ratio: float
-    """By how much replayed steps differ from recorded ones, without a change: the median."""
-    worst_error_ratio: float
-    """The 90th percentile of the same."""
+    error: ReplayError
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
     """By cost. Empty where the replay is too unlike the recorded steps."""
-
-    @property
-    def is_unlike(self) -> bool:
-        """Whether the replay says nothing about the recorded steps."""
-        return self.error_ratio > MOST_ERROR_RATIO
 
 
 def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations) -> JudgedPipeline | str:
@@ -73,16 +66,13 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
         return f"what waits for what cannot be told: {problem}"
     recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
     recorded = structs.replace(recorded, least=_measure_least(recorded))
-    errors = np.abs(recorded.step_ns / np.maximum(graph.base_ns, 1.0) - 1)
-    error_ratio, worst = float(np.median(errors)), float(np.quantile(errors, 0.9))
+    error = compare_lengths(recorded.step_ns, graph.base_ns)
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
-    if error_ratio <= MOST_ERROR_RATIO:
+    if not error.is_unlike:
         candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
         candidates += detect_held_up(recorded, thread, _measure_parts(measured_steps, frame, recorded, thread))
         causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
-    return JudgedPipeline(
-        recorded=recorded, frame=frame, error_ratio=error_ratio, worst_error_ratio=worst, causes=causes
-    )
+    return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes)
 
 
 def _measure_least(recorded: Recorded) -> LeastWork:

@@ -26,7 +26,7 @@ def list_pipeline_what_ifs(
         step_ns: Of the job as it ran; the replay says what share of it is saved. None: the mean replayed step.
         tokens_per_s: None: not counted.
     """
-    if isinstance(judged, str) or judged.is_unlike:
+    if isinstance(judged, str) or judged.error.is_unlike:
         return []
     now_ns = float(judged.recorded.step_ns.mean()) if step_ns is None else step_ns
     found = [

@@ -55,8 +55,6 @@ def report_pipeline(
             *([] if isinstance(judged, str) else _note_disturbed(judged)),
         ),
         judged=not isinstance(judged, str),
-        replay_error_ratio=None if isinstance(judged, str) else judged.error_ratio,
-        replay_worst_error_ratio=None if isinstance(judged, str) else judged.worst_error_ratio,
         causes=() if isinstance(judged, str) else tuple(cause for _, cause in judged.causes),
     )
 

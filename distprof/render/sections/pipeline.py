@@ -31,7 +31,8 @@ def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
     """What costs it most, or that nobody stands out."""
     at, reason = report.verdict.pipeline_cause, clean_text(report.verdict.reason, NOTE_LIMIT)
     if at is None:
-        return f"no verdict: {reason}" if pipeline.is_unlike else f"no straggler: {reason}"
+        unlike = report.replay is not None and report.replay.is_unlike
+        return f"no verdict: {reason}" if unlike else f"no straggler: {reason}"
     cause = pipeline.causes[at]
     return describe_pipeline_cause(cause, PipelineShape(
         num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,
@@ -47,14 +48,6 @@ def _name_rank(report: Report, pipeline: PipelineReport, cause: PipelineCause) -
         return name_rank(report, cause.rank)
     replica = f"replica {cause.replica}, " if pipeline.replicas > 1 and cause.replica is not None else ""
     return f"rank {cause.rank} ({replica}stage {cause.stage})"
-
-
-def describe_replay(pipeline: PipelineReport) -> str:
-    """How well the recorded steps are replayed; empty: they are not."""
-    if pipeline.replay_error_ratio is None or pipeline.replay_worst_error_ratio is None:
-        return ""
-    median, worst = format_ratio(pipeline.replay_error_ratio), format_ratio(pipeline.replay_worst_error_ratio)
-    return f"replayed without a change, steps differ from the recorded ones by {median} (90th percentile: {worst})"
 
 
 def describe_shape(pipeline: PipelineReport) -> str:
@@ -83,8 +76,6 @@ def show_pipeline(report: Report) -> Section:
         stages = [*ordered[:EXTREMES], *ordered[-EXTREMES:]]
     columns = make_columns(PIPELINE_HEADS, [_show_stage(report, item) for item in stages], ("place",))
     notes = [clean_text(note, NOTE_LIMIT) for note in report.pipeline.notes[:MAX_NOTES]]
-    if replay := describe_replay(report.pipeline):
-        notes.append(replay)
     about = f"{describe_shape(report.pipeline)}; {describe_bubble(report.pipeline)}"
     if left_out:
         notes.append(f"{left_out:,} ranks between the {EXTREMES} that wait most and least are left out")

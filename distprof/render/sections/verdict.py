@@ -189,7 +189,7 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
         got = f"experts of {name} get {times} the tokens of the others (all_to_all in {verdict.received.phase})"
         sentence = f"{got}: {sentence.replace(name, 'it', 1)}"
     if verdict.lost_ratio is None:
-        return f"{sentence}, compared with the ranks present; what fixing it would gain is not known{doubt}"
+        return f"{sentence}{_compare_with(report)}; what fixing it would gain is not known{doubt}"
     neighbour = _describe_neighbour(report)
     others = len(report.coverage.ranks_present) - len(own)
     who = "the other rank waits" if others == 1 else f"the other {others:,} wait"
@@ -202,6 +202,11 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
         fixed = "giving all as many"
     gain = format_shorter_steps(report, verdict.lost_ratio)
     return f"{sentence}{neighbour}{waited}; {fixed} makes {gain}{doubt}"
+
+
+def _compare_with(report: Report) -> str:
+    unlike = report.replay is not None and report.replay.is_unlike
+    return "" if unlike and not report.coverage.ranks_missing else ", compared with the ranks present"
 
 
 def _format_steps(report: Report, verdict: Verdict) -> str:
@@ -288,7 +293,7 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
         sentence += f" ({describe_loader(verdict.loader, 'its')})"
     if verdict.lost_ratio is None:
         reason = clean_text(verdict.reason, TEXT_LIMIT)
-        return f"{sentence}, compared with the ranks present; what they cost is not known ({reason})"
+        return f"{sentence}{_compare_with(report)}; what they cost is not known ({reason})"
     gain = format_gain(report, show_share(verdict.lost_ratio, "shorter"))
     return f"{sentence}; without {'that' if partly else 'it' if one else 'them'} the job would be {gain}"
 

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from distprof.analyze.make_report import analyze
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
-from distprof.render.sections.pipeline import describe_replay
+from distprof.render.sections.cause_words import describe_replay
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.operations_report import PipelineCauseKind
 from distprof.report.report import Report
@@ -151,9 +151,10 @@ def measure_saved(job: Job, without: Job, seed: int = 0) -> float:
 def test_without_a_change_the_replay_is_what_was_recorded(replicas: int, meets: bool) -> None:
     found = report(replicas=replicas, meets=meets, noise_ratio=0.2)
     assert found.pipeline is not None and found.pipeline.judged
-    assert found.pipeline.replay_error_ratio == pytest.approx(0, abs=1e-9)
-    assert found.pipeline.replay_worst_error_ratio == pytest.approx(0, abs=1e-9)
-    assert describe_replay(found.pipeline).startswith("replayed without a change, steps differ")
+    assert found.replay is not None
+    assert found.replay.median_ratio == pytest.approx(0, abs=1e-9)
+    assert found.replay.worst_ratio == pytest.approx(0, abs=1e-9)
+    assert describe_replay(found)[0].startswith("replayed without a change, steps differ")
 
 
 @pytest.mark.parametrize("disturbed_ratio", [0.0, 0.6])
@@ -278,7 +279,7 @@ def test_where_the_replay_differs_from_what_was_recorded_nothing_is_said(monkeyp
     found = report(data_ns=lambda rank, step: (12 if rank == 3 else 0.2) * MS)
     assert found.pipeline is not None and found.pipeline.causes == () and found.causes is None and found.what_if == ()
     assert describe_verdict(found).startswith("no verdict: the stages of a pipeline wait for each other by design")
-    assert "replayed steps differ too much from the recorded ones" in describe_verdict(found)
+    assert "replayed without a change, the steps differ from the recorded ones by 1188 %" in describe_verdict(found)
 
 
 def test_what_was_sent_long_before_it_is_waited_for_does_not_hold_the_replay() -> None:
