@@ -66,7 +66,7 @@ def analyze(run: Run) -> Report:
     operations = list_operations(measured_steps)
     if operations is not None:
         short = "the stages of a pipeline wait for each other by design"
-    replay = None if short or cycles is None else measure_replay_error(cycles)
+    replay = None if cycles is None else measure_replay_error(cycles)
     unlike = replay is not None and replay.is_unlike
     cause_costs = None
     if not short:

@@ -13,6 +13,7 @@ from distprof import __version__
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, mean_confidence_interval
+from distprof.analyze.replay.replay_error import measure_replay_error
 from distprof.analyze.stats.measured_steps import (
     MeasuredSteps,
     Timing,
@@ -210,7 +211,10 @@ def predict_values(
     if not wanted or measured_steps.num_missing:
         return {}
     cycles = build_cycles(measured_steps, headline)
-    if explain_shortage(measured_steps, cycles):
+    if cycles is None or explain_shortage(measured_steps, cycles):
+        return {}
+    error = measure_replay_error(cycles)
+    if error is None or error.is_unlike:
         return {}
     return {
         wanted[item.setting, item.value]: SweepRatio(

@@ -13,10 +13,13 @@ WORST = 0.9
 """The quantile that is shown besides the median."""
 
 
-def measure_replay_error(cycles: SyncCycles) -> ReplayError:
-    """By how much the cycles, replayed as they are, differ from what they took; of a large job, some of them."""
+def measure_replay_error(cycles: SyncCycles) -> ReplayError | None:
+    """By how much the cycles, replayed as they are, differ from what they took; of a large job, some of them. None: it
+    is not known how long they took."""
     sample = take_sample(cycles)
-    return compare_lengths(replay(sample), sample.cycle_ns)
+    replayed_ns, recorded_ns = replay(sample), sample.cycle_ns
+    known = np.isfinite(replayed_ns) & np.isfinite(recorded_ns)
+    return compare_lengths(replayed_ns[known], recorded_ns[known]) if known.any() else None
 
 
 def explain_unlike(error: ReplayError) -> str:

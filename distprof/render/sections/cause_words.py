@@ -226,14 +226,6 @@ def show_point(share_ratio: float, what: str = "") -> str:
     return show_share(Estimate(value=share_ratio, low=share_ratio, high=share_ratio), what)
 
 
-def describe_replay(report: Report) -> list[str]:
-    """How well the replay, which says what causes cost, knows the recorded steps. Empty: nothing was replayed."""
-    if report.replay is None:
-        return []
-    median, worst = format_ratio(report.replay.median_ratio), format_ratio(report.replay.worst_ratio)
-    return [f"replayed without a change, steps differ from the recorded ones by {median} (90th percentile: {worst})"]
-
-
 def list_causes(report: Report) -> list[list[str]]:
     """A row per cause, then the remainder, the ideal step and the step, whose parts they are."""
     causes = report.causes

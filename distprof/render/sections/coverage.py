@@ -10,7 +10,7 @@ from distprof.render.sections.trace_rows import is_traced
 from distprof.render.sections.verdict import describe_stall
 from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_excess, format_ratio, format_time
 from distprof.report.report import Report
-from distprof.report.wait_report import OverheadReport
+from distprof.report.wait_report import OverheadReport, ReplayError
 
 TEXT_LIMIT, SOURCE_LIMIT = 300, 1_000
 MAX_RANGES = 8
@@ -39,6 +39,7 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
         ("recording", describe_overhead(report.overhead)),
         ("hosts' clocks", describe_clocks(report)),
         ("devices' clocks", describe_device_clocks(report)),
+        ("replay", describe_replay(report.replay)),
         *(("source", clean_text(source, SOURCE_LIMIT)) for source in facts.sources),
         *(("stall", describe_stall(stall, name_rank(report, stall.rank))) for stall in report.stalls),
         *(("note", clean_text(note, note_limit)) for note in facts.notes[:max_notes]),
@@ -47,6 +48,14 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
         lines.append(("note", f"and {more:,} more, in report.json"))
     live_only = {"lost", "recording"} if is_traced(report) else set()
     return tuple(Fact(label=label, text=text) for label, text in lines if text and label not in live_only)
+
+
+def describe_replay(error: ReplayError | None) -> str:
+    """How well the replay, which says what causes cost, knows the recorded steps; empty if nothing was replayed."""
+    if error is None:
+        return ""
+    median, worst = format_ratio(error.median_ratio), format_ratio(error.worst_ratio)
+    return f"without a change, steps differ from the recorded ones by {median} (median; 90th percentile {worst})"
 
 
 def describe_clocks(report: Report) -> str:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from distprof.facts.run import Clock
-from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, describe_replay, list_causes
+from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
 from distprof.render.sections.coverage import list_coverage
 from distprof.render.sections.ends import name_end, show_generations
 from distprof.render.sections.gpus import show_gpus
@@ -83,7 +83,7 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         Section(
             key="causes", title="causes: where step time could be saved",
             columns=make_columns(CAUSE_HEADS, causes, ("where", "when"), non_empty_only=True),
-            ruled=(len(causes) - 1,), notes=(CAUSE_NOTE, *describe_replay(report)) if causes else (),
+            ruled=(len(causes) - 1,), notes=(CAUSE_NOTE,) if causes else (),
         ),
         Section(key="evidence", title="evidence, per step", columns=evidence),
         Section(

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from distprof.analyze.make_report import analyze
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
-from distprof.render.sections.cause_words import describe_replay
+from distprof.render.sections.coverage import describe_replay
 from distprof.render.sections.verdict import describe_verdict
 from distprof.report.operations_report import PipelineCauseKind
 from distprof.report.report import Report
@@ -154,7 +154,7 @@ def test_without_a_change_the_replay_is_what_was_recorded(replicas: int, meets: 
     assert found.replay is not None
     assert found.replay.median_ratio == pytest.approx(0, abs=1e-9)
     assert found.replay.worst_ratio == pytest.approx(0, abs=1e-9)
-    assert describe_replay(found)[0].startswith("replayed without a change, steps differ")
+    assert describe_replay(found.replay).startswith("without a change, steps differ")
 
 
 @pytest.mark.parametrize("disturbed_ratio", [0.0, 0.6])
