@@ -276,7 +276,7 @@ def _estimate(
         unseen = measure_unseen_error(saved_ns, among).reach / whole_ns
         least = low * min(len(saved_ns) / max(among, 1), 1.0)  # if nothing happened in the others
         low = max(value - math.hypot(value - low, unseen), least)
-        high = value + math.hypot(high - value, unseen)
+        high = max(min(value + math.hypot(high - value, unseen), 1.0), value)
     found = Estimate(value=value, low=low, high=high)
     return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
 

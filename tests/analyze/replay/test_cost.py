@@ -92,6 +92,22 @@ def test_a_cost_that_may_be_anything_is_not_listed_by_hand() -> None:
         assert is_listed(candidate(0, 2), cost, STEPS) == listed
 
 
+def test_nothing_costs_more_than_there_is() -> None:
+    """One of 12 recorded cycles takes 11 times as long as the others, of 240 in the run: chance could have made it one
+    of many, which together are still no more than all the time."""
+    cycles = structs.replace(make_cycles([100, 100], 10), num_in_run=240)
+    cycles.work_ns[0, 5] += 1100
+    cycles.blocked_ns[:] = cycles.work_ns.max(axis=0) - cycles.work_ns + 10
+    taken_ns = (cycles.work_ns[0] - 100).clip(0)
+    event = CandidateCause(
+        kind=VerdictKind.STALLS, rows=np.array([0]), part=Phase.FORWARD, acts=taken_ns[:, 0] > 0,
+        counterfactual=Counterfactual(work_ns={0: taken_ns}), late_ns=1100,
+    )  # fmt: skip
+    ((_, cost),) = cost_causes(cycles, [event]).named
+    assert cost.lost_ratio.value == pytest.approx(1100 / (12 * 110 + 1100)) and cost.lost_ratio.high == 1.0
+    assert cost.lost_ns.high == pytest.approx((12 * 110 + 1100) / 12)
+
+
 def test_of_three_events_another_rank_may_hide_one_by_hand() -> None:
     """Rank 0 takes 60 longer in three of 12 cycles, and rank 1 80 in one of these: without rank 0's they are shorter by
     60, 0 and 60, of (12 x 110 + 60 + 80 + 60) / 12 a cycle. Nothing is left to chance in that, although one of the
