@@ -23,7 +23,7 @@ from distprof.analyze.pipeline.judge_pipeline import judge_pipeline
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.pipeline_what_if import list_pipeline_what_ifs
 from distprof.analyze.predict.what_if import list_what_ifs
-from distprof.analyze.replay.replay_error import measure_replay_error
+from distprof.analyze.replay.replay import measure_replay_error
 from distprof.analyze.stats.measured_steps import Timing, choose_headline, choose_measured_steps, read_timing
 from distprof.analyze.stats.overhead import measure_overhead
 from distprof.analyze.summary.communication import report_bandwidths, report_communication

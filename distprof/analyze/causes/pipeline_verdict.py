@@ -10,7 +10,7 @@ from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_e
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
-from distprof.analyze.replay.replay_error import explain_unlike
+from distprof.analyze.replay.replay import UNLIKE
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock
@@ -34,7 +34,7 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         return make_no_verdict(f"{_BY_DESIGN}: {judged}")
     steps_used = len(judged.frame.steps)
     if judged.error.is_unlike:
-        reason = f"{_BY_DESIGN}: {explain_unlike(judged.error)}"
+        reason = f"{_BY_DESIGN}: {UNLIKE}"
         return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
         return make_no_verdict(_NOBODY, steps_used=steps_used)

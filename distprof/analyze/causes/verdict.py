@@ -17,8 +17,7 @@ from distprof.analyze.causes.slow_loader import explain_loader
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
-from distprof.analyze.replay.replay import Counterfactual, replay_without
-from distprof.analyze.replay.replay_error import explain_unlike
+from distprof.analyze.replay.replay import UNLIKE, Counterfactual, replay_without
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others
 from distprof.facts.run import PHASES, Clock, Phase
@@ -62,7 +61,7 @@ def choose_verdict(
         measured_steps: The ranks and steps that count.
         cycles: None: no waits to look at.
         cause_costs: The causes that cost something. None: they were not looked for.
-        short: Why not.
+        short: Why not, as `explain_shortage` or the caller says.
         replay: How well the steps are replayed; if it is too unlike them, nothing is said about cost. None: well.
     """
     if cycles is None or cause_costs is None:
@@ -76,7 +75,7 @@ def choose_verdict(
             return _leave_cost_out(cycles, found, "ranks are missing: the slowest may be one of them")
         who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
         return _leave_cost_out(cycles, found, f"{who}: the others may wait for one of them")
-    return found if replay is None or not replay.is_unlike else _leave_cost_out(cycles, found, explain_unlike(replay))
+    return found if replay is None or not replay.is_unlike else _leave_cost_out(cycles, found, UNLIKE)
 
 
 def _explain_hidden(measured_steps: MeasuredSteps) -> str | None:
@@ -128,7 +127,7 @@ def name_probably_late(measured_steps: MeasuredSteps) -> str | None:
 
 def _leave_cost_out(cycles: SyncCycles, found: Verdict, reason: str) -> Verdict:
     """What is left of a verdict when ranks are missing, or steps are not replayed well. That a rank is behind others
-    still holds, because it measured that itself; what is known of anything else is what it costs."""
+    still holds, because it measured that itself; nothing else shows but by what it costs."""
     if found.kind not in _ABOUT_RANKS:
         return _no_verdict(cycles, reason)
     return structs.replace(

@@ -21,7 +21,7 @@ from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import LeastWork, Recorded
-from distprof.analyze.replay.replay_error import compare_lengths
+from distprof.analyze.replay.replay import compare_lengths
 from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
 from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError

@@ -13,7 +13,7 @@ from distprof import __version__
 from distprof.analyze.cycles.sync_cycles import build_cycles, explain_shortage
 from distprof.analyze.predict.forecasts import report_forecasts
 from distprof.analyze.predict.sweep_ratio import LogRatio, combine, compare_means, mean_confidence_interval
-from distprof.analyze.replay.replay_error import measure_replay_error
+from distprof.analyze.replay.replay import measure_replay_error
 from distprof.analyze.stats.measured_steps import (
     MeasuredSteps,
     Timing,

@@ -1,4 +1,7 @@
-"""How long would the cycles take with other own times or transfers? Replays the recorded steps by their rules."""
+"""How long would the cycles take with other own times or transfers? Replays the recorded steps by their rules.
+
+How well it knows them shows where nothing is changed: they must then be what was recorded.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from msgspec import Struct, field
 
-from distprof.analyze.cycles.sync_cycles import SyncCycles, lower_median
+from distprof.analyze.cycles.sync_cycles import SyncCycles, lower_median, take_sample
 from distprof.analyze.cycles.transfers import measure_lead
 from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.arrays import FloatArray, IntArray
+from distprof.report.wait_report import ReplayError
 
 MAX_ROUNDS = 4
 """Cycles after which a change is no longer followed to the next one."""
+WORST = 0.9
+"""The quantile of the replay's error that is shown besides the median."""
+UNLIKE = "replayed without a change, the steps differ too much from the recorded ones to say what a change would save"
 
 
 class Counterfactual(Struct, frozen=True, kw_only=True):
@@ -91,6 +98,21 @@ def replay(
             break
         through_ns = _play(cycles, start_ns, work_ns, transfer_ns, median_arrivals=median_arrivals)
     return cycles.measure_length(through_ns)
+
+
+def measure_replay_error(cycles: SyncCycles) -> ReplayError | None:
+    """By how much the cycles, replayed as they are, differ from what they took; of a large job, some of them. None: it
+    is not known how long they took."""
+    sample = take_sample(cycles)
+    replayed_ns, recorded_ns = replay(sample), sample.cycle_ns
+    known = np.isfinite(replayed_ns) & np.isfinite(recorded_ns)
+    return compare_lengths(replayed_ns[known], recorded_ns[known]) if known.any() else None
+
+
+def compare_lengths(replayed_ns: FloatArray, recorded_ns: FloatArray) -> ReplayError:
+    """The same of any steps, ``[num_steps]`` each."""
+    errors = np.abs(replayed_ns / np.maximum(recorded_ns, 1.0) - 1)
+    return ReplayError(median_ratio=float(np.median(errors)), worst_ratio=float(np.quantile(errors, WORST)))
 
 
 def _carry_over(cycles: SyncCycles, later_ns: FloatArray) -> FloatArray:

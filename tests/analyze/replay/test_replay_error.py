@@ -8,7 +8,7 @@ import pytest
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze, make_report
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.replay_error import compare_lengths, explain_unlike, measure_replay_error
+from distprof.analyze.replay.replay import UNLIKE, compare_lengths, measure_replay_error
 from distprof.facts.run import OWN_PARTS, Clock, Phase
 from distprof.render.sections.coverage import describe_replay
 from distprof.render.sections.verdict import describe_verdict
@@ -32,7 +32,7 @@ def test_transfers_that_overlap_are_replayed_one_after_the_other_by_hand() -> No
     error = measure_replay_error(cycles)
     assert error is not None
     assert (error.median_ratio, error.worst_ratio) == (pytest.approx(120 / 110 - 1), pytest.approx(120 / 110 - 1))
-    assert error.is_unlike and "differ from the recorded ones by 9 %," in explain_unlike(error)
+    assert error.is_unlike
 
 
 def test_the_error_is_the_median_and_the_90th_percentile_by_hand() -> None:
@@ -56,7 +56,6 @@ def test_where_the_replay_is_too_unlike_a_rank_is_named_and_no_cost(monkeypatch:
     unlike = analyze(run)
     assert (unlike.verdict.rank, unlike.verdict.phase, unlike.verdict.critical) == (1, "forward", False)
     assert unlike.verdict.lost_ns is None and unlike.causes is None and not (unlike.what_if or unlike.forecasts)
-    sentence = describe_verdict(unlike)
-    assert "what fixing it would gain is not known (replayed without a change, the steps differ" in sentence
+    assert f"what fixing it would gain is not known ({UNLIKE})" in describe_verdict(unlike)
     nobody = analyze(simulate(SimulatedJob(num_ranks=4, num_steps=30), seed=0, truth=False).run)
-    assert describe_verdict(nobody).startswith("no verdict: replayed without a change, the steps differ")
+    assert describe_verdict(nobody).startswith(f"no verdict: {UNLIKE}")
