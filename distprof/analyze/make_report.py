@@ -66,18 +66,20 @@ def analyze(run: Run) -> Report:
     operations = list_operations(measured_steps)
     if operations is not None:
         short = "the stages of a pipeline wait for each other by design"
-    replay = None if cycles is None else measure_replay_error(cycles)
-    unlike = replay is not None and replay.is_unlike
     cause_costs = None
     if not short:
         from distprof.analyze.causes.find_causes import find_causes  # the finders: not for a trace of a few steps
 
         cause_costs = find_causes(measured_steps, cycles)
     judged = NO_MICRO_BATCHES if operations is None else judge_pipeline(measured_steps, operations)
-    verdict = choose_verdict(measured_steps, cycles, cause_costs, short, replay)
+    if operations is None:
+        replay = None if cycles is None else measure_replay_error(cycles)
+    else:
+        replay = None if isinstance(judged, str) else judged.error
+    unlike = replay is not None and replay.is_unlike
+    verdict = choose_verdict(measured_steps, cycles, cause_costs, short, unlike=unlike)
     if operations is not None:
         verdict = choose_pipeline_verdict(judged)
-        replay = None if isinstance(judged, str) else judged.error
     if run.modules:
         from distprof.analyze.causes.slow_module import find_slow_module
 
@@ -90,7 +92,7 @@ def analyze(run: Run) -> Report:
     causes = None
     if replayed is not None and cause_costs is not None:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
-    elif not isinstance(judged, str) and not judged.error.is_unlike:
+    elif not isinstance(judged, str) and not unlike:
         causes = report_pipeline_causes(judged, step_ns)
     if any(run.gpus):
         from distprof.analyze.causes.throttled_gpu import find_throttled_gpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from distprof.cli.standard_streams import NARROWEST, WIDEST
 from distprof.errors import DistprofError, UsageError
 from distprof.render.units import clean_text
 from distprof.storage.remote import Place, put_files
-from distprof.storage.whole_file import write_whole
+from distprof.storage.whole_file import encode_json, write_whole
 
 if TYPE_CHECKING:
     from distprof.render.files.files import Written
@@ -71,14 +70,10 @@ def require_folder(path: Path | bool | None, option: str = "--json") -> None:
 
 def write_figures(path: Path, document: object) -> None:
     """Writes the file of ``--json FILE``, as `write_file` does."""
-    write_file(path, _to_text(document), "--json")
+    write_file(path, encode_json(document), "--json")
 
 
-def _to_text(document: object) -> str:
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def write_json(asked: Path | bool | None, document: object) -> bool:
+def put_json(asked: Path | bool | None, document: object) -> bool:
     """Does what ``--json [FILE]`` asks: writes the file, as `write_file` does, or prints.
 
     Returns:
@@ -87,7 +82,7 @@ def write_json(asked: Path | bool | None, document: object) -> bool:
     if isinstance(asked, Path):
         write_figures(asked, document)
     elif asked:
-        print(_to_text(document), end="")
+        print(encode_json(document), end="")
     return asked is True
 
 

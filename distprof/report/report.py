@@ -449,3 +449,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """What the numbers are based on."""
     config: Mapping[str, Any]
     """The whole configuration of the run, secrets redacted."""
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the replay says nothing about the recorded steps."""
+        return self.replay is not None and self.replay.is_unlike

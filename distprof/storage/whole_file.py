@@ -30,9 +30,14 @@ def write_whole(path: Path, data: bytes | str | Iterable[bytes]) -> None:
         raise
 
 
+def encode_json(value: object) -> str:
+    """Strict JSON as a file holds it."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: object) -> None:
     """Writes strict JSON atomically."""
-    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_whole(path, encode_json(value))
 
 
 def read_object(

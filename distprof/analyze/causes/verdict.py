@@ -21,7 +21,7 @@ from distprof.analyze.replay.replay import UNLIKE, Counterfactual, replay_withou
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others
 from distprof.facts.run import PHASES, Clock, Phase
-from distprof.report.wait_report import Pattern, ReplayError, Verdict, VerdictKind
+from distprof.report.wait_report import Pattern, Verdict, VerdictKind
 
 UNNAMED_RATIO = 0.05
 """Share of the step that waiting for whichever rank is last, or moving data, must cost to be the verdict."""
@@ -53,7 +53,8 @@ def choose_verdict(
     cycles: SyncCycles | None,
     cause_costs: CauseCosts | None,
     short: str | None,
-    replay: ReplayError | None = None,
+    *,
+    unlike: bool = False,
 ) -> Verdict:
     """The verdict about a run.
 
@@ -62,7 +63,7 @@ def choose_verdict(
         cycles: None: no waits to look at.
         cause_costs: The causes that cost something. None: they were not looked for.
         short: Why not, as `explain_shortage` or the caller says.
-        replay: How well the steps are replayed; if it is too unlike them, nothing is said about cost. None: well.
+        unlike: Whether the replay is too unlike the steps to say anything about cost.
     """
     if cycles is None or cause_costs is None:
         return _no_verdict(cycles, short or "no waits were measured")
@@ -75,7 +76,7 @@ def choose_verdict(
             return _leave_cost_out(cycles, found, "ranks are missing: the slowest may be one of them")
         who = f"{missing} of {measured_steps.run.meta.world_size} ranks {'is' if missing == 1 else 'are'} missing"
         return _leave_cost_out(cycles, found, f"{who}: the others may wait for one of them")
-    return found if replay is None or not replay.is_unlike else _leave_cost_out(cycles, found, UNLIKE)
+    return _leave_cost_out(cycles, found, UNLIKE) if unlike else found
 
 
 def _explain_hidden(measured_steps: MeasuredSteps) -> str | None:

@@ -25,7 +25,7 @@ from distprof import __version__
 from distprof.cli.doctor.check_result import MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.doctor.suspects import GRACE_S, join_ranks
-from distprof.cli.options import require_folder, write_json
+from distprof.cli.options import put_json, require_folder
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK, DistprofError, UsageError, read_first_line
 from distprof.facts.gpu import LIMIT_BITS
@@ -96,7 +96,7 @@ def compare_hosts(options: argparse.Namespace, run_checks: Callable[[Facts], Map
         "facts": [make_plain(each) for each in comparisons],
         "checks": {host: [make_plain(each) for each in found] for host, found in checks.items()},
     }  # fmt: skip
-    if not write_json(options.json, document):
+    if not put_json(options.json, document):
         show(comparisons, checks, Console(width=options.width, highlight=False))
     return EXIT_FAILED if any(each.state == State.PROBLEM for found in checks.values() for each in found) else EXIT_OK
 

@@ -18,7 +18,7 @@ from distprof.cli.doctor.all_ranks import compare_hosts
 from distprof.cli.doctor.check_result import Check, MachineResult, State
 from distprof.cli.doctor.probe import Facts, gather_facts
 from distprof.cli.doctor.suspects import MOST_SECONDS, probe
-from distprof.cli.options import add_number, add_width, require_folder, write_json
+from distprof.cli.options import add_number, add_width, put_json, require_folder
 from distprof.config.redact import mask, secret_values
 from distprof.errors import EXIT_FAILED, EXIT_OK
 from distprof.facts.plain import make_plain
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         return compare_hosts(options, lambda facts: _clean(run_checks(facts), secret_values()))
     require_folder(options.json)
     results = _clean(run_checks(gather_facts(options.runs_dir)), secret_values())
-    if not write_json(options.json, describe(results)):
+    if not put_json(options.json, describe(results)):
         show(results, Console(width=options.width, highlight=False))
     return EXIT_FAILED if count_states(results)[State.PROBLEM] else EXIT_OK
 

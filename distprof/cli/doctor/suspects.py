@@ -15,7 +15,7 @@ from rich.console import Console
 
 from distprof import __version__
 from distprof.analyze.judge_probes import judge_probes
-from distprof.cli.options import require_folder, write_json
+from distprof.cli.options import put_json, require_folder
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.facts.plain import make_plain
 from distprof.facts.probes import PROBES_SCHEMA
@@ -78,7 +78,7 @@ def probe(options: argparse.Namespace) -> int:
     }  # fmt: skip
     if options.into is not None:
         write_probes(find_newest(options.into), document)
-    if not write_json(options.json, document):
+    if not put_json(options.json, document):
         render_sections("", [show_probes(report)], Console(width=options.width, highlight=False))
     return EXIT_OK
 

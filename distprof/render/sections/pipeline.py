@@ -31,8 +31,7 @@ def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
     """What costs it most, or that nobody stands out."""
     at, reason = report.verdict.pipeline_cause, clean_text(report.verdict.reason, NOTE_LIMIT)
     if at is None:
-        unlike = report.replay is not None and report.replay.is_unlike
-        return f"no verdict: {reason}" if unlike else f"no straggler: {reason}"
+        return f"no verdict: {reason}" if report.is_unlike else f"no straggler: {reason}"
     cause = pipeline.causes[at]
     return describe_pipeline_cause(cause, PipelineShape(
         num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,

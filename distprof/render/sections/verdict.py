@@ -205,8 +205,7 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
 
 
 def _compare_with(report: Report) -> str:
-    unlike = report.replay is not None and report.replay.is_unlike
-    return "" if unlike and not report.coverage.ranks_missing else ", compared with the ranks present"
+    return "" if report.is_unlike and not report.coverage.ranks_missing else ", compared with the ranks present"
 
 
 def _format_steps(report: Report, verdict: Verdict) -> str:

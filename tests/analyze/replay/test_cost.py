@@ -39,6 +39,16 @@ def candidate(row: int, taken_ns: float) -> CandidateCause:
     )  # fmt: skip
 
 
+def strike(cycles: SyncCycles, late_ns: float) -> CandidateCause:
+    """The events of rank 0, where its own time exceeds 100; the waits become those for them."""
+    cycles.blocked_ns[:] = cycles.work_ns.max(axis=0) - cycles.work_ns + 10
+    taken_ns = (cycles.work_ns[0] - 100).clip(0)
+    return CandidateCause(
+        kind=VerdictKind.STALLS, rows=np.array([0]), part=Phase.FORWARD, acts=taken_ns[:, 0] > 0,
+        counterfactual=Counterfactual(work_ns={0: taken_ns}), late_ns=late_ns,
+    )  # fmt: skip
+
+
 def judge(own: list[float], transfer: float, *candidates: CandidateCause) -> CauseCosts:
     return cost_causes(make_cycles(own, transfer), candidates)
 
@@ -97,13 +107,7 @@ def test_nothing_costs_more_than_there_is() -> None:
     of many, which together are still no more than all the time."""
     cycles = structs.replace(make_cycles([100, 100], 10), num_in_run=240)
     cycles.work_ns[0, 5] += 1100
-    cycles.blocked_ns[:] = cycles.work_ns.max(axis=0) - cycles.work_ns + 10
-    taken_ns = (cycles.work_ns[0] - 100).clip(0)
-    event = CandidateCause(
-        kind=VerdictKind.STALLS, rows=np.array([0]), part=Phase.FORWARD, acts=taken_ns[:, 0] > 0,
-        counterfactual=Counterfactual(work_ns={0: taken_ns}), late_ns=1100,
-    )  # fmt: skip
-    ((_, cost),) = cost_causes(cycles, [event]).named
+    ((_, cost),) = cost_causes(cycles, [strike(cycles, 1100)]).named
     assert cost.lost_ratio.value == pytest.approx(1100 / (12 * 110 + 1100)) and cost.lost_ratio.high == 1.0
     assert cost.lost_ns.high == pytest.approx((12 * 110 + 1100) / 12)
 
@@ -115,12 +119,7 @@ def test_of_three_events_another_rank_may_hide_one_by_hand() -> None:
     cycles = make_cycles([100, 100, 100], 10)
     cycles.work_ns[0, [2, 5, 9], 0] += 60
     cycles.work_ns[1, 5, 0] += 80
-    cycles.blocked_ns[:] = cycles.work_ns.max(axis=0) - cycles.work_ns + 10
-    taken_ns = (cycles.work_ns[0] - 100).clip(0)
-    events = CandidateCause(
-        kind=VerdictKind.STALLS, rows=np.array([0]), part=Phase.FORWARD, acts=taken_ns[:, 0] > 0,
-        counterfactual=Counterfactual(work_ns={0: taken_ns}), late_ns=60,
-    )  # fmt: skip
+    events = strike(cycles, 60)
     ((item, cost),) = cost_causes(cycles, [events]).named
     assert item is events and cost.is_sure
     assert cost.lost_ratio.value == pytest.approx(120 / (12 * 110 + 200))
