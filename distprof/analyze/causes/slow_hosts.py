@@ -49,7 +49,7 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
         late_ns = sum(float(midmean(excess_ns)) for excess_ns in sure.values())
         if len(rows) > 1 and late_ns >= MIN_TAKEN_RATIO * usual_cycle_ns:
             item = _make_candidate(cycles, unexplained, host, rows, sure)
-            throughout = _is_throughout(late, index, unexplained)
+            throughout = _is_throughout(late, index, unexplained, rows)
             found.append(structs.replace(item, part=None, is_throughout=True) if throughout else item)
     return found, unexplained
 
@@ -63,13 +63,13 @@ def _is_late(item: Lateness, index: int, alpha: float, least_ns: float) -> bool:
     return float(midmean(item.excess_ns[index])) > max(bound_ns, least_ns)
 
 
-def _is_throughout(late: dict[Part, Lateness], index: int, unexplained: Unexplained) -> bool:
+def _is_throughout(late: dict[Part, Lateness], index: int, unexplained: Unexplained, rows: IntArray) -> bool:
     """Whether the host's ranks are slower in nearly all their parts."""
-    steps = unexplained.phase_ns.shape[1]
+    phase_ns = unexplained.phase_ns
     return is_slower_throughout(
         np.array([float(midmean(item.excess_ns[index])) for item in late.values()]),
-        errors_ns=np.array([float(item.standard_error(steps)[index]) for item in late.values()]),
-        usual_ns=np.array([float(fast_median(midmean(_own_ns(unexplained.phase_ns, part)))) for part in late]),
+        errors_ns=np.array([float(item.standard_error(phase_ns.shape[1])[index]) for item in late.values()]),
+        usual_ns=np.array([float(median_of_others(midmean(_own_ns(phase_ns, part)), rows)) for part in late]),
         least_ns=MIN_SEGMENT_RATIO * unexplained.usual_cycle_ns,
     )
 

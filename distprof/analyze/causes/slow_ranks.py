@@ -29,7 +29,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.significance import share_alpha
-from distprof.analyze.stats.statistics import excess_over_others, fast_median, midmean
+from distprof.analyze.stats.statistics import excess_over_others, medians_of_others, midmean
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import OWN_PARTS, Part
 from distprof.report.wait_report import Pattern, VerdictKind
@@ -63,7 +63,7 @@ class _Rank(Struct, kw_only=True):
     row: int
     parts: dict[Part, Lateness]
     usual_ns: dict[Part, float]
-    """What the parts usually take."""
+    """What the parts usually take the others: of two ranks, the late one would double what is usual of both."""
     gaps: list[Lateness]
     tested: list[Lateness]
     """Those that may show that it is late."""
@@ -101,14 +101,13 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     most = min(MAX_CANDIDATES, max(1, len(score) // 2))  # if most ranks were late, the others would be early
     rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
     taken = [[item.take(row) for row in rows] for item in kept or map(measure_lateness, series)] if rows else []
-    usual = [float(fast_median(midmean(own_ns))) for own_ns in series[: len(parts)]] if rows else []
-    usual_ns = dict(zip(parts, usual, strict=False))
+    usual = [medians_of_others(midmean(own_ns), np.array(rows)).tolist() for own_ns in series[: len(parts)] if rows]
     found = []
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
         rank = _Rank(
             row=row, parts=dict(zip(parts, own, strict=False)), gaps=own[-work_ns.shape[2] :], tested=own[:num_tested],
-            usual_ns=usual_ns,
+            usual_ns={part: each[index] for part, each in zip(parts, usual, strict=True)},
         )  # fmt: skip
         for segment, item in zip(segments or (), own[len(parts) :], strict=False):
             rank.segments.setdefault(OWN_PARTS[segment.code], []).append(item)

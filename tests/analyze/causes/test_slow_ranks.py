@@ -236,6 +236,27 @@ def test_a_crowded_core_is_named_for_its_speed_and_no_phase(strategy: Literal["d
         assert any(row[:2] == ["slow rank", "rank 1, speed"] for row in list_causes(report))
 
 
+@pytest.mark.parametrize("ranks_per_host", [1, 4])
+def test_what_is_many_times_longer_in_two_parts_is_no_speed(ranks_per_host: int) -> None:
+    """Of two ranks or hosts, one takes 40 times as long for its data and 7 times for its backward, as one whose slow
+    dataset leaves its caches cold. It was said to be slow at all it does: compared with what is usual of both, neither
+    ratio can be above 2, and so they were alike."""
+    own_ms = {"data": (2.5, 105.0), "forward": (0.7, 0.9), "backward": (0.7, 5.1)}
+    draws = np.random.default_rng(5)
+    host_ns = {
+        phase: np.repeat(each, ranks_per_host)[:, None] * draws.uniform(0.9, 1.1, (2 * ranks_per_host, 24)) * MS
+        for phase, each in own_ms.items()
+    }
+    total_ns = sum(host_ns.values())
+    run = make_run(
+        num_ranks=2 * ranks_per_host, num_steps=24,
+        infos={rank: {"host": f"host-{rank // ranks_per_host}"} for rank in range(2 * ranks_per_host)},
+        host_ns={**host_ns, "all_reduce": total_ns.max(axis=0) - total_ns + MS},
+    )  # fmt: skip
+    verdict = analyze(run).verdict
+    assert (verdict.kind, verdict.phase) == ("slow_rank" if ranks_per_host == 1 else "slow_host", "data")
+
+
 def test_a_crowded_host_is_named_for_its_speed_and_no_phase() -> None:
     delays = tuple(Delay(rank=None, host=1, phase=phase, factor=1.2) for phase in OWN_PHASES)
     job = SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays)
