@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile
+from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile, take_out_jumps
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import Part, Phase, Stretch
@@ -68,14 +68,20 @@ class Lateness(Struct, frozen=True, kw_only=True):
 
 
 def measure_lateness(own_ns: FloatArray) -> Lateness:
-    """Compares each rank's own time with the median of the others', ``[num_ranks, num_cycles]``."""
-    return describe_excess(own_ns - medians_of_others(own_ns))
+    """Compares each rank's own time with the median of the others', ``[num_ranks, num_cycles]``.
+
+    What a core's speed jumps by is plain in the time of its own rank, and lost in the excess of another that varies
+    more, of which it would make a drift.
+    """
+    steady_ns = take_out_jumps(own_ns)
+    memory = estimate_memory(steady_ns - medians_of_others(steady_ns))
+    return describe_excess(own_ns - medians_of_others(own_ns), memory)
 
 
-def describe_excess(excess_ns: FloatArray) -> Lateness:
-    """Estimates the noise of excesses, ``[num_ranks, num_cycles]``."""
+def describe_excess(excess_ns: FloatArray, memory: StepMemory | None = None) -> Lateness:
+    """Estimates the noise of excesses, ``[num_ranks, num_cycles]``, and their memory if it is not known better."""
     cycles = excess_ns.shape[1]
-    memory = estimate_memory(excess_ns)
+    memory = memory or estimate_memory(excess_ns)
     inflation = memory.compute_inflation(cycles)
     steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory.lag1_autocorrelation))
     whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))

@@ -132,7 +132,7 @@ def estimate_memory(values: FloatArray) -> StepMemory:
     76, for cosines; Hoeting and others (1999), Statistical Science 14, for the mean over models.
     """
     number = values.shape[1]
-    cut = standardise(_take_out_jumps(values[:: -(-len(values) // MOST_SERIES)]))
+    cut = standardise(take_out_jumps(values))
     cut = cut[cut.any(axis=1)]
     models = _list_models(number if number > MANY_SERIES and len(cut) else 0)
     if models is None:
@@ -152,12 +152,12 @@ def estimate_memory(values: FloatArray) -> StepMemory:
     )  # fmt: skip
 
 
-def _take_out_jumps(values: FloatArray) -> FloatArray:
-    """Series without the jumps to another level, and back, that no drift makes; else a rank that becomes slow in
-    mid-run looks as if it drifted. A stretch of another level lies between the least and the greatest sum of the series
-    so far, in which far values are cut. Source: Olshen and others (2004), Biostatistics 5, circular binary
-    segmentation."""
-    left = values.copy()
+def take_out_jumps(values: FloatArray) -> FloatArray:
+    """At most `MOST_SERIES` of the series, evenly spaced, without the jumps to another level, and back, that no drift
+    makes; else a rank that becomes slow in mid-run looks as if it drifted. A stretch of another level lies between the
+    least and the greatest sum of the series so far, in which far values are cut. Source: Olshen and others (2004),
+    Biostatistics 5, circular binary segmentation."""
+    left = values[:: -(-len(values) // MOST_SERIES)].copy()
     for _ in range(MAX_JUMPS):
         through = np.cumsum(np.pad(standardise(left), ((0, 0), (1, 0))), axis=1)
         ends = np.sort([through.argmin(axis=1), through.argmax(axis=1)], axis=0).T

@@ -21,6 +21,7 @@ from distprof.facts.run import OWN_PARTS, Part, Phase, Stretch
 from tests.analyze.replay.test_replay import make_cycles
 from tests.analyze.stats.test_significance import make_series
 from tests.analyze.synthetic_cycles import detect
+from tests.analyze.synthetic_cycles import make_cycles as make_cycles_of
 from tests.factories import MS
 
 FORWARD, BACKWARD, NORM = Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM
@@ -67,6 +68,20 @@ def test_two_changes_make_three_stretches() -> None:
     own[5, 40:80] += 8
     late = measure_lateness(own)
     assert [end for _, end in split_cycles(late, 5, critical_change(1e-4))] == pytest.approx([40, 80, 120], abs=1)
+
+
+def test_a_jump_of_another_rank_is_no_drift_of_the_late_one() -> None:
+    """Of two ranks, one takes 38 give or take 3.5 and the other 14, or 19 from step 60 on, as on a core that gets
+    slower. In the excess of the first the jump is little more than the noise of a step, and 147 steps once told as much
+    as three: a rank that was 20 late in every one of them was not named."""
+    series = np.random.default_rng(2).normal([[14.0], [38.0]], [[0.2], [3.5]], (2, 147))
+    series[0, 60:] += 5
+    late = measure_lateness(series)
+    assert late.degrees_of_freedom > 50 > 4 > describe_excess(late.excess_ns).degrees_of_freedom
+    own = np.zeros((2, 147, len(OWN_PARTS)))
+    own[:, :, OWN_PARTS.index(FORWARD)] = series * MS
+    (found,) = detect(make_cycles_of(own), detect_slow_ranks)
+    assert (found.rows.tolist(), found.part) == ([1], FORWARD) and found.late_ns == pytest.approx(21 * MS, rel=0.05)
 
 
 def test_drift_seldom_looks_like_a_change() -> None:
