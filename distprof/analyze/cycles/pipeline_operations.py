@@ -284,13 +284,12 @@ _CLOSE_RATIO = 0.1
 def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArray, IntArray, IntArray]:
     """Replica, place in the pipeline and chunk of each operation."""
     sent = np.isin(kind, [*_SENDS.values(), *_RECEIVES.values()]) & (own.peer >= 0)
-    pairs = np.unique(np.stack([rank[sent], own.peer[sent]], axis=1), axis=0).tolist()
-    replica = {int(each): int(each) for each in np.unique(rank)}
-    for _ in replica:
+    pairs = np.unique(np.stack([rank[sent], own.peer[sent]], axis=1), axis=0)
+    replica = {each: each for each in np.union1d(rank, pairs).tolist()}  # some peers may have recorded nothing
+    for _ in range(len(replica)):
         before = dict(replica)
-        for source, target in pairs:
-            lowest = min(replica.get(source, source), replica.get(target, target))
-            replica[source] = replica[target] = lowest
+        for source, target in pairs.tolist():
+            replica[source] = replica[target] = min(replica[source], replica[target])
         if before == replica:
             break
     number = {lowest: at for at, lowest in enumerate(sorted({*replica.values()}))}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from msgspec import structs
 
-from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations, choose_operations, list_operations
 from distprof.analyze.make_report import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
 from distprof.facts.operations import KINDS
 from distprof.facts.run import COLUMN, Run
 from distprof.render.sections.pipeline import list_pipeline, show_pipeline
+from distprof.render.sections.sections import list_sections
 from distprof.report.pipeline_report import PipelineReport
 from tests.factories import make_run
 
@@ -242,6 +244,20 @@ def test_steps_that_only_some_ranks_have_kept_are_left_out() -> None:
     found = report(make_job(rows))
     assert [stage.steps_used for stage in found.stages] == [6, 6]
     assert found.notes == ()
+
+
+@pytest.mark.parametrize("lost", [subset for size in (1, 2, 3) for subset in itertools.combinations(range(4), size)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_ranks_that_have_recorded_nothing_or_not_all_cost_no_report(lost: tuple[int, ...], whole: bool) -> None:
+    """Of four stages, some have no operations, or those of the first four steps: what others sent them is there."""
+    run = make_job(play(4, 4, order_1f1b))
+    there = tuple(
+        each if rank not in lost else None if whole else choose_operations(each, np.flatnonzero(each.step < 4))
+        for rank, each in enumerate(run.operations) if each is not None
+    )  # fmt: skip
+    found = analyze(structs.replace(run, operations=there))
+    assert {stage.rank for stage in found.pipeline.stages} <= set(range(4)) if found.pipeline else whole
+    assert list_sections(found, max_notes=9, note_limit=400)
 
 
 def test_split_backwards_have_no_theory_and_count_as_backward() -> None:
