@@ -73,6 +73,11 @@ class CandidateCause(Struct, frozen=True, kw_only=True):
         return self.is_irregular and self.excess_ns is None
 
     @property
+    def lasts(self) -> bool:
+        """Whether it acts in every cycle of the run, or of a stretch."""
+        return self.is_stretch or (bool(self.acts.all()) and not self.is_irregular)
+
+    @property
     def is_stretch(self) -> bool:
         """Whether it acts in every cycle from one to another, and in none before or after."""
         at = np.flatnonzero(self.acts)

@@ -18,7 +18,13 @@ from msgspec import Struct, structs
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.replay import Counterfactual, replay, replay_without
-from distprof.analyze.stats.mean_interval import estimate, measure_skew, measure_unseen_error, spread_error
+from distprof.analyze.stats.mean_interval import (
+    estimate,
+    measure_skew,
+    measure_unseen_error,
+    measure_unseen_hiding,
+    spread_error,
+)
 from distprof.analyze.stats.significance import binomial_tail
 from distprof.analyze.stats.statistics import FEW, midmean
 from distprof.facts.arrays import FloatArray
@@ -199,8 +205,11 @@ def _cost_all(
         if item.excess_ns is not None and item.acts.any():
             error_ns[item.acts] += spread_error(item.excess_ns[item.acts], part_ns / float(item.acts.mean()))
 
+    acts = np.any([np.zeros(len(sets), dtype=bool), *(item.acts for item, _ in lasting if item.lasts)], axis=0)
+
     def cost(saved_ns: FloatArray) -> Estimate:
-        return estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)[1]
+        found = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)[1]
+        return _allow_for_hiding(found, measure_unseen_hiding(saved_ns[acts]) * float(acts.mean()) / whole_ns)
 
     found = cost(left_ns - replay_without(cycles, all_gone))
     for supposed in _list_supposed(cycles):
@@ -224,6 +233,12 @@ def _list_supposed(cycles: SyncCycles) -> list[SyncCycles]:
 
 def _widen(found: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=found.value, low=min(found.low, other.low), high=max(found.high, other.high))
+
+
+def _allow_for_hiding(found: Estimate, unseen_ratio: float) -> Estimate:
+    """With an interval that also holds as much less; where nothing was below 0, it does not reach there."""
+    low = found.value - math.hypot(found.value - found.low, unseen_ratio)
+    return structs.replace(found, low=max(low, min(found.low, 0.0)))
 
 
 def _floor(found: Estimate) -> Estimate:
@@ -278,7 +293,9 @@ def _estimate(
         low = max(value - math.hypot(value - low, unseen), least)
         high = max(min(value + math.hypot(high - value, unseen), 1.0), value)
     found = Estimate(value=value, low=low, high=high)
-    return Estimate(value=value * whole_ns, low=low * whole_ns, high=high * whole_ns), found
+    if item.lasts:
+        found = _allow_for_hiding(found, measure_unseen_hiding(acting_ns) * share / whole_ns)
+    return Estimate(value=value * whole_ns, low=found.low * whole_ns, high=high * whole_ns), found
 
 
 def _divide(

@@ -25,6 +25,8 @@ from distprof.analyze.stats.statistics import FEW, LEVEL, SEED, midmean
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.report.wait_report import Estimate
 
+HIDDEN_RATIO = 0.5
+"""Of the median saving: a step that saves less hides the cause."""
 NUM_DRAWS = 400
 FREQUENCY_FACTOR = 0.4
 MIN_DEGREES_OF_FREEDOM = 2.0
@@ -105,6 +107,21 @@ def measure_unseen_error(values: FloatArray, among: int) -> MeanError:
     together = max(float(there.sum()) / bursts * (1 - float(there.mean())), 1.0)  # some are neighbours by chance
     variance = float(values.var(ddof=1)) / number * together * (1 - number / among)
     return MeanError(variance=variance, degrees_of_freedom=2.0 * bursts)
+
+
+def measure_unseen_hiding(saved_ns: FloatArray) -> float:
+    """By how much the mean saving may be less, ns, because of steps of which none was met: those in which something
+    else is longer and hides the cause, such as another rank's pause. Where one was met, the series' own error knows.
+
+    Of n steps without any, their share may be 3 / n. Source: Hanley and Lippman-Hand (1983), If nothing goes wrong, is
+    everything all right?, the rule of three.
+
+    Args:
+        saved_ns: By step, ``[num_steps]``.
+    """
+    if not saved_ns.size or (saved_ns <= HIDDEN_RATIO * np.median(saved_ns)).any():
+        return 0.0
+    return min(3 / len(saved_ns), 1.0) * float(saved_ns.mean())
 
 
 def combine_errors(errors: Sequence[MeanError], weights: Sequence[float]) -> MeanError:

@@ -80,12 +80,14 @@ def test_under_strong_drift_all_ranks_tell_how_large_chance_is() -> None:
 
 @pytest.mark.parametrize("clock", [Clock.HOST, Clock.DEVICE])
 def test_rows_alone_name_the_rank_and_the_phase(clock: Clock) -> None:
-    """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20."""
+    """100 ms without the delay: 85 of its own and 15 of transfer, of which nothing is lost but the 20. Of 11 cycles
+    none hides it; 3 of 11 may."""
     (found,) = list_blamed(make_late_run(20 * MS, on=clock), clock)
     candidate, cost = found
     assert (candidate.rows.tolist(), candidate.part, candidate.pattern) == ([1], Phase.OPTIMIZER, "persistent")
     assert candidate.late_ns == 20 * MS and candidate.acts.all()
-    assert (cost.lost_ns.value, cost.lost_ns.low, cost.alone_ns.value) == (20 * MS, 20 * MS, 20 * MS)
+    assert (cost.lost_ns.value, cost.lost_ns.high, cost.alone_ns.value) == (20 * MS, 20 * MS, 20 * MS)
+    assert cost.lost_ns.low == pytest.approx(20 * MS * 8 / 11)
 
 
 def test_a_rank_that_is_late_always_and_now_and_then_more_is_one_cause() -> None:
