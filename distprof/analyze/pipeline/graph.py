@@ -9,6 +9,8 @@ waiting. The rules are those with which "Understanding Stragglers in Large Model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -17,6 +19,10 @@ from distprof.facts.operations import COMPUTE, KINDS, NUMBERS, Kind, Operations,
 
 SKEW_NS = 10e6
 """A transfer that ends earlier than this before its last partner has started counts as 0: clocks differ by less."""
+TOUCHING_NS = 1e3
+"""An operation that begins so shortly before another one ends has begun at its end: tables are rounded."""
+AHEAD_RATIO = 0.01
+"""Of a worker's receives: so many may seem to begin earlier."""
 NONE = -1
 CHAIN = (Kind.GC, Kind.LAYERNORM, Kind.EMBEDDING, Kind.GRADS, Kind.CLIP, Kind.OPTIMIZER)
 """What comes after the last backward, in this order."""
@@ -74,9 +80,10 @@ def build_graph(operations: Operations) -> OperationGraph:
     waits_for = np.full((len(sorted_operations), 3), NONE, dtype=np.int64)
     group = np.arange(len(sorted_operations))
     previous, last_backward = _connect_stream(shelf, waits_for)
-    for computation, send, receive, up in TRANSFERS:
-        _connect_transfers(shelf, waits_for, group, (computation, send, receive), up)
+    needed = [_connect_transfers(shelf, waits_for, group, kinds, up) for *kinds, up in TRANSFERS]
     _hold_first_backward(shelf, waits_for, previous)
+    for received, computed in needed:
+        _post_in_turn(shelf, waits_for, received, computed)
     _connect_parameters(shelf, waits_for)
     _connect_chain(shelf, waits_for, last_backward)
     _join_collectives(shelf, group)
@@ -131,9 +138,10 @@ def _connect_stream(shelf: _Shelf, waits_for: IntArray) -> tuple[IntArray, IntAr
 
 
 def _connect_transfers(
-    shelf: _Shelf, waits_for: IntArray, group: IntArray, kinds: tuple[Kind, Kind, Kind], up: int
-) -> None:
-    """Sends after their computation, receives between the one before and their own; and both as partners."""
+    shelf: _Shelf, waits_for: IntArray, group: IntArray, kinds: Sequence[Kind], up: int
+) -> tuple[IntArray, IntArray]:
+    """Sends after their computation, receives between the one before and their own; and both as partners. Returns the
+    receives, and the computations that need them."""
     computation, send, receive = kinds
     rows = shelf.select(computation)
     workers, places = shelf.worker[rows], shelf.place[rows]
@@ -155,6 +163,19 @@ def _connect_transfers(
         met = there & crossing
         partners.append((workers[met], number[met], own[met]))
     _pair(shelf, group, *partners, up=up)
+    return own[there], rows[there]
+
+
+def _post_in_turn(shelf: _Shelf, waits_for: IntArray, received: IntArray, computed: IntArray) -> None:
+    """Receives of a worker that posts each only when it has ended whatever it computes before, as is seen of all of
+    them: after that. One that posts them ahead has begun them earlier."""
+    inside = shelf.operations
+    before = waits_for[computed, 0]
+    received, before = received[before != NONE], before[before != NONE]
+    worker = inside.replica[received] * inside.num_stages + inside.stage[received]
+    ahead = inside.start_ns[received] < inside.start_ns[before] + inside.duration_ns[before] - TOUCHING_NS
+    in_turn = np.bincount(worker, weights=ahead) <= AHEAD_RATIO * np.bincount(worker)
+    waits_for[received[in_turn[worker]], 2] = before[in_turn[worker]]
 
 
 def locate_crossings(operations: Operations, rows: IntArray, kind: Kind) -> BoolArray:

@@ -34,14 +34,17 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
     alpha = share_alpha(PipelineCauseKind.SLOW_LINK, replicas * links)
     p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, links)
     slow = (centre > np.log(SLOW_FACTOR)) & (p_values <= alpha)
+    share = 1 - np.exp(-excess)  # of a transfer, which it takes too long
     found = []
     for link in np.flatnonzero(slow.any(axis=0)).tolist():
         whole = bool(slow[:, link].all()) and (replicas > 1 or links > 1)
         for replica in [None] if whole else np.flatnonzero(slow[:, link]).tolist():
-            more = float(np.median(centre[:, link]) if replica is None else centre[replica, link])
+            rows = list(range(replicas)) if replica is None else [replica]
+            more = float(np.median(centre[rows, link]))
             found.append(PipelineCandidate(
                 kind=PipelineCauseKind.SLOW_LINK, replica=replica if replicas > 1 else None, stage=link,
                 what="transfers", more_ratio=float(np.exp(more)) - 1, steps_count=recorded.shape[0],
+                excess=fast_median(share[:, rows, link], axis=1),
                 work_ns=_speed_up(recorded, (replica, link), more, float(np.exp(np.median(sizes[:, :, link])))),
             ))  # fmt: skip
     return found

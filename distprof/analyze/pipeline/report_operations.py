@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import structs
 
 import distprof
 from distprof.analyze.pipeline.bubble import measure_bubble
@@ -140,13 +141,24 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
     if candidate.excess is not None:
         error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
-    lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
+    unexplained_ns = whole_ns - float(recorded.step_ns.mean())
+    lost_ns, lost_ratio = (
+        _allow_for_replay(item, unexplained_ns / unit_ns)
+        for item, unit_ns in zip(estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets), (1, whole_ns), strict=True)
+    )
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
         late_ns=candidate.late_ns,
     )  # fmt: skip
+
+
+def _allow_for_replay(cost: Estimate, unexplained: float) -> Estimate:
+    """With an interval that also holds as much more as the replay of the recorded steps is too short by, or as much
+    less as it is too long by: any of that may be the cause's."""
+    low = min(cost.low, max(cost.value + min(unexplained, 0.0), 0.0))
+    return structs.replace(cost, low=low, high=cost.high + max(unexplained, 0.0))
 
 
 def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:

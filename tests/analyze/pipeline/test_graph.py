@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from benchmarks.simulate.pipeline_job import PipelineJob, make_operations
+from benchmarks.simulate.pipeline_job import PipelineJob, make_operations, measure_steps
 from distprof.analyze.pipeline.graph import OperationGraph, build_graph
 from distprof.analyze.pipeline.replay import Replay, order_graph
 from distprof.analyze.pipeline.report_operations import report_operations
@@ -27,6 +27,8 @@ CUT_NODELAY_S = {
     266: 2.170086321511917, 273: 2.1781447899411432, 276: 2.1814288621098967, 278: 2.174692723849148,
 }  # fmt: skip
 """As published, of the steps in ``tests/data/pipeline_8steps.parquet``."""
+IN_TURN_RATIO = 1.2e-3
+"""Where workers post receives in turn, ours wait for what is computed before, and those published do not."""
 
 HAND = (
     # stage, kind, number, start, duration: forward 10, backward 20, transfers 1, optimizer 5, in ms
@@ -153,10 +155,32 @@ def test_a_job_of_two_chunks_sends_around() -> None:
     assert replay.compute_steps(graph.work_ns).tolist() == [86e6]
 
 
+@pytest.mark.parametrize("gpipe", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 5.0])
+def test_receives_that_are_posted_in_turn_wait_for_what_is_computed_before(gpipe: bool, factor: float) -> None:
+    """One forward, one backward: a forward's receive is posted after the backward before it. Replayed as if it were
+    posted ahead, the step is shorter by 3 %, and without a slow link by another tenth of what that costs."""
+    job = PipelineJob(steps=3, micro_batches=9, gpipe=gpipe, slow_links={0: factor} if factor > 1 else {})
+    operations = make_operations(job)
+    graph, replay = connect(operations)
+    assert replay.compute_steps(graph.work_ns) == pytest.approx(measure_steps(operations), rel=1e-9)
+
+
+def test_receives_that_are_posted_ahead_do_not() -> None:
+    """Worker 1 posts its second receive at 21, while it computes its first backward until 41."""
+    graph, _ = connect(make_table(HAND))
+    inside = graph.operations
+    (late,) = np.flatnonzero((inside.kind == NUMBERS[Kind.FORWARD_RECV]) & (inside.number == 1))
+    (backward,) = np.flatnonzero((inside.kind == NUMBERS[Kind.BACKWARD]) & (inside.number == 0) & (inside.stage == 1))
+    assert backward not in graph.waits_for[late]
+
+
 def test_a_real_job_of_eight_steps() -> None:
     graph, replay = connect(read_operations(DATA / "pipeline_8steps.parquet"))
     assert graph.steps.tolist() == list(CUT_NODELAY_S)
-    assert (replay.compute_steps(graph.work_ns) / 1e9).tolist() == pytest.approx([*CUT_NODELAY_S.values()], rel=1e-5)
+    replayed_s, published_s = replay.compute_steps(graph.work_ns) / 1e9, np.array([*CUT_NODELAY_S.values()])
+    assert replayed_s == pytest.approx(published_s, rel=IN_TURN_RATIO)
+    assert (published_s - 1e-6 < replayed_s).all() and (replayed_s < graph.base_ns / 1e9).all()
 
 
 @pytest.mark.slow
@@ -165,12 +189,13 @@ def test_a_real_job_of_eight_steps() -> None:
 def test_published_slowdowns(name: str) -> None:
     published = json.loads((SHARED / f"published-{name}.json").read_text())
     report = report_operations(read_operations(SHARED / f"trace-{name}.parquet"), name)
-    assert report.slowdown_ratio == pytest.approx(published["blocking_slowdown"], rel=1e-4)
-    assert report.launch_ratio == pytest.approx(published["launch_slowdown"], rel=1e-4)
+    assert report.slowdown_ratio == pytest.approx(published["blocking_slowdown"], rel=IN_TURN_RATIO)
+    assert report.launch_ratio == pytest.approx(published["launch_slowdown"], rel=IN_TURN_RATIO)
+    assert 1 <= report.launch_ratio <= published["launch_slowdown"] + 1e-6  # the replay is as near, or nearer
     assert report.step_ns.value / 1e9 == pytest.approx(np.mean([*published["step_t_base"].values()]), rel=1e-6)
     for by, key in (("dp", "dp_rank"), ("stage", "stage"), ("kind", "optype")):
         found = {item.name: item.slowdown_ratio for item in report.slowdowns if item.by == by}
-        assert found == pytest.approx(published[f"blocking_decompose_by_{key}"], rel=1e-4), by
+        assert found == pytest.approx(published[f"blocking_decompose_by_{key}"], rel=IN_TURN_RATIO), by
 
 
 def test_a_step_without_end_is_refused() -> None:

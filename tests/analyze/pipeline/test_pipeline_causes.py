@@ -117,6 +117,20 @@ def test_a_slow_link_is_named() -> None:
     assert "the link between stages 1 and 2 is slow" in describe_pipeline(found)
 
 
+def test_the_interval_of_a_cost_holds_what_the_replay_does_not_explain() -> None:
+    """Messages queue for a worker's line, which the replay does not know: it takes a step for 27 % longer, and the
+    slow link of one replica to cost 8 times what it does."""
+    job = {
+        "rules": "shared", "gpipe": True, "replicas": 4, "stages": 2, "micro_batches": 6, "steps": 16,
+        "transfer_ns": 2e6,
+    }  # fmt: skip
+    found = report(**job, slow_links={0: 7.0}, slow_links_of=0)
+    (cause,) = found.causes
+    assert found.launch_ratio is not None and found.launch_ratio < 0.85
+    true = cost_ratio(found, **job)
+    assert cause.lost_ratio.value > 5 * true and cause.lost_ratio.low <= true
+
+
 def test_collections_at_different_steps_cost_more_than_at_the_same() -> None:
     found = report(collect_every=8)
     assert [cause.kind for cause in found.causes] == [PipelineCauseKind.COLLECTIONS]
