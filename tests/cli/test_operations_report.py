@@ -41,7 +41,7 @@ def test_the_uneven_stage_of_a_real_job(capsys: pytest.CaptureFixture[str], tmp_
     card = page.partition('<section class="card"')[2].partition("</section>")[0].replace("&nbsp;", " ")
     for text in (
         "Uneven stage: stage 3",
-        "292.3 ms per step, 13 % of it",
+        "293.5 ms per step, 13 % of it",
         "Stage 3 has",
         "Move layers from that stage",
     ):
