@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import structs
 
 import distprof
 from distprof.analyze.pipeline.bubble import measure_bubble
@@ -111,7 +112,11 @@ def cost_candidates(
 ) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
     """Those that cost something, by cost."""
     causes = [(candidate, _cost(recorded, candidate, whole_ns)) for candidate in candidates]
-    kept = [(candidate, cause) for candidate, cause in causes if _costs_something(recorded, cause)]
+    replayed_ns = float(recorded.step_ns.mean())
+    kept = [
+        (candidate, _allow_for_replay(cause, whole_ns, replayed_ns))
+        for candidate, cause in causes if _costs_something(recorded, cause)
+    ]  # fmt: skip
     return tuple(sorted(kept, key=lambda pair: -pair[1].lost_ratio.value))
 
 
@@ -140,23 +145,25 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
     if candidate.excess is not None:
         error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
-    found_ns, _ = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
-    lost_ns = _allow_for_replay(found_ns, whole_ns, float(recorded.step_ns.mean()))
-    ratio, low, high = (time_ns / whole_ns for time_ns in (lost_ns.value, lost_ns.low, lost_ns.high))
+    lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
-        lost_ns=lost_ns, lost_ratio=Estimate(value=ratio, low=low, high=high), phase=candidate.phase,
-        micro_batches=candidate.micro_batches, late_ns=candidate.late_ns,
+        lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
+        late_ns=candidate.late_ns,
     )  # fmt: skip
 
 
-def _allow_for_replay(cost_ns: Estimate, whole_ns: float, replayed_ns: float) -> Estimate:
-    """With an interval that also holds as much more as the replay of the recorded steps is too short by, or as much
-    less as it is too long by: any of that may be the cause's."""
+def _allow_for_replay(cause: PipelineCause, whole_ns: float, replayed_ns: float) -> PipelineCause:
+    """With an interval of its cost that also holds as much more as the replay of the recorded steps is too short by, or
+    as much less as it is too long by: any of that may be the cause's."""
+    cost_ns = cause.lost_ns
     low = min(cost_ns.low, max(cost_ns.value - max(replayed_ns - whole_ns, 0.0), 0.0))
     high = max(min(cost_ns.high + max(whole_ns - replayed_ns, 0.0), whole_ns), cost_ns.value)
-    return Estimate(value=cost_ns.value, low=low, high=high)
+    return structs.replace(
+        cause, lost_ns=structs.replace(cost_ns, low=low, high=high),
+        lost_ratio=structs.replace(cause.lost_ratio, low=low / whole_ns, high=high / whole_ns),
+    )  # fmt: skip
 
 
 def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:
