@@ -92,6 +92,7 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     as_is_ns = replay_without(cycles, ())
     listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
     listed = _allow_for_other_transfers(cycles, as_is_ns, listed)
+    listed = [(item, cost) for item, cost in listed if _is_known(cost.lost_ratio) or _is_known(cost.alone_ratio)]
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     counterfactuals = [item.counterfactual for item, _ in kept]
     joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
@@ -125,10 +126,14 @@ def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
     for cost_ns, ratio in ((cost.lost_ns, cost.lost_ratio), (cost.alone_ns, cost.alone_ratio)):
         is_seen = 0 < SEEN_RATIO * taken_ns <= cost_ns.value and ratio.low > 0
         least = MIN_COST_RATIO if is_seen else MIN_TAKEN_RATIO
-        is_known = ratio.low > 0 or (cost.is_sure and ratio.value - ratio.low <= WIDEST_ERROR * ratio.value)
-        if ratio.value >= least and is_known:
+        if ratio.value >= least and (ratio.low > 0 or (cost.is_sure and _is_known(ratio))):
             return True
     return False
+
+
+def _is_known(ratio: Estimate) -> bool:
+    """Whether its interval says more than that it may be anything."""
+    return ratio.value - ratio.low <= WIDEST_ERROR * ratio.value
 
 
 def _cost(

@@ -102,6 +102,19 @@ def test_a_cost_that_may_be_anything_is_not_listed_by_hand() -> None:
         assert is_listed(candidate(0, 2), cost, STEPS) == listed
 
 
+@pytest.mark.parametrize(("slow_ns", "listed"), [(10, True), (20, True), (40, False)])
+def test_a_cost_that_transfers_may_be_all_of_is_not_listed_by_hand(slow_ns: float, listed: bool) -> None:
+    """Rank 1 is late by 2, and every second transfer takes 10 and the others this long, as where ranks share cores: if
+    all transfers without it were like the slower ones, it would cost 5 less, or 15: more than four times 2."""
+    cycles = make_cycles([100, 102], 10)
+    cycles.transfer_ns[:, ::2] = slow_ns
+    cycles = structs.replace(
+        cycles, blocked_ns=cycles.work_ns.max(axis=0) - cycles.work_ns + cycles.transfer_ns,
+    )  # fmt: skip
+    named = cost_causes(cycles, [candidate(1, 2)]).named
+    assert [cost.lost_ns.value for _, cost in named] == [2.0] * listed
+
+
 def test_nothing_costs_more_than_there_is() -> None:
     """One of 12 recorded cycles takes 11 times as long as the others, of 240 in the run: chance could have made it one
     of many, which together are still no more than all the time."""
