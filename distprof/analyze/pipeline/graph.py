@@ -4,7 +4,7 @@ A worker, one stage of one replica, computes one thing at a time, in the order t
 of send and receive is a stream of its own. An operation starts when the last one that it waits for ends; a
 communication ends as long after the last of its partners has started as its *transfer* takes. What else it took was
 waiting. The rules are those with which "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI
-2025) replays jobs.
+2025) replays jobs, but for workers that post each receive as they come to it: `_post_in_turn`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from distprof.analyze.cycles.pipeline_operations import PipelineOperations, choose_operations, list_operations
+from distprof.analyze.cycles.pipeline_operations import PipelineOperations, list_operations
 from distprof.analyze.make_report import analyze
 from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
@@ -250,12 +250,12 @@ def test_steps_that_only_some_ranks_have_kept_are_left_out() -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_ranks_that_have_recorded_nothing_or_not_all_cost_no_report(lost: tuple[int, ...], whole: bool) -> None:
     """Of four stages, some have no operations, or those of the first four steps: what others sent them is there."""
-    run = make_job(play(4, 4, order_1f1b))
-    there = tuple(
-        each if rank not in lost else None if whole else choose_operations(each, np.flatnonzero(each.step < 4))
-        for rank, each in enumerate(run.operations) if each is not None
-    )  # fmt: skip
-    found = analyze(structs.replace(run, operations=there))
+    rows = play(4, 4, order_1f1b)
+    run = make_job([[row for row in own if rank not in lost or row[0] < 4] for rank, own in enumerate(rows)])
+    if whole:
+        there = tuple(None if rank in lost else own for rank, own in enumerate(run.operations))
+        run = structs.replace(run, operations=there)
+    found = analyze(run)
     assert {stage.rank for stage in found.pipeline.stages} <= set(range(4)) if found.pipeline else whole
     assert list_sections(found, max_notes=9, note_limit=400)
 
