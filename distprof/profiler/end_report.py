@@ -22,8 +22,8 @@ from distprof.traces.load_run import load_run
 
 MOST_ENDS = 3
 """How many different ends of ranks are listed."""
-MOST_SLICES = 10_000
-"""Of a timeline: the job's end waits a twentieth of a second for so many. ``distprof report`` writes 30 times as many.
+MOST_SLICES = 3_000
+"""Of a timeline: the job's end waits a fiftieth of a second for so many. ``distprof report`` writes 100 times as many.
 """
 
 

@@ -125,9 +125,8 @@ class OperationReader:
         ended = [duration_ns for duration_ns in lasted if duration_ns is not None]
         if {len(steps_ns), len(lasted), len(waited)} != {size} or not (are_whole(waited) and are_whole(ended)):
             return False
-        if not (begin_ns >= 0 and all(type(item) is int and abs(item) < MAX_EXACT for item in steps_ns)):
-            return False
-        if size and min(steps_ns[1:], default=0) < 0:
+        first = all(type(item) is int and abs(item) < MAX_EXACT for item in steps_ns[:1])
+        if not (begin_ns >= 0 and first and are_whole(steps_ns[1:])):
             return False
         offsets = list(accumulate(steps_ns))
         for offset, duration_ns, waited_ns in zip(offsets, lasted, waited, strict=True):

@@ -187,7 +187,7 @@ def match_exchanges(
         [np.concatenate(parts) for parts in zip(*places, strict=True)]
         + [np.concatenate([column[sends], column[receives]]) for column in (own.tag, own.step)]
     )
-    steps = {*map(tuple, np.unique(np.stack([rank, own.step], axis=1), axis=0).tolist())}
+    steps = {*map(tuple, _number_keys([rank, own.step])[1].tolist())}
     kept = np.array(
         [(source, step) in steps and (target, step) in steps for source, target, _, step in codes.tolist()], dtype=bool
     )
@@ -213,9 +213,14 @@ def match_exchanges(
 
 
 def _number_keys(columns: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """The number of each row's key, and the keys."""
-    codes, keys = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return keys.reshape(-1), codes
+    """The number of each row's key, and the keys: `np.unique` of rows, at a tenth of its cost."""
+    order = np.lexsort(columns[::-1])
+    ranked = np.stack(columns, axis=1)[order]
+    new = np.ones(len(ranked), dtype=bool)
+    new[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    keys = np.empty(len(ranked), dtype=np.int64)
+    keys[order] = np.cumsum(new) - 1
+    return keys, ranked[new]
 
 
 def _order(places: IntArray, keys: IntArray, good: BoolArray, own: RankOperations) -> IntArray:
@@ -284,7 +289,7 @@ _CLOSE_RATIO = 0.1
 def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArray, IntArray, IntArray]:
     """Replica, place in the pipeline and chunk of each operation."""
     sent = np.isin(kind, [*_SENDS.values(), *_RECEIVES.values()]) & (own.peer >= 0)
-    pairs = np.unique(np.stack([rank[sent], own.peer[sent]], axis=1), axis=0)
+    _, pairs = _number_keys([rank[sent], own.peer[sent]])
     replica = {each: each for each in np.union1d(rank, pairs).tolist()}  # some peers may have recorded nothing
     for _ in range(len(replica)):
         before = dict(replica)
@@ -294,7 +299,7 @@ def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArr
             break
     number = {lowest: at for at, lowest in enumerate(sorted({*replica.values()}))}
     forward = np.isin(kind, [_SENDS[_FORWARD]]) & (own.peer >= 0)
-    follows = np.unique(np.stack([rank[forward], own.peer[forward]], axis=1), axis=0).tolist()
+    follows = _number_keys([rank[forward], own.peer[forward]])[1].tolist()
     parts = {each: slice(*np.searchsorted(rank, [each, each + 1])) for each in np.unique(rank).tolist()}
     known = {each: np.unique(own.stage[part][own.stage[part] >= 0]) for each, part in parts.items()}
     place = _follow(list(replica), follows)
@@ -304,8 +309,9 @@ def _locate(rank: IntArray, kind: IntArray, own: RankOperations) -> tuple[IntArr
     for each, stages in known.items():
         these = np.flatnonzero(computed[parts[each]]) + parts[each].start
         chunk[these] = np.searchsorted(stages, own.stage[these]) if len(stages) else 0
-    dp = np.array([number[replica[each]] for each in rank.tolist()], dtype=np.int64)
-    return dp, np.array([place.get(each, UNKNOWN) for each in rank.tolist()], dtype=np.int64), chunk
+    here, at = np.unique(rank, return_inverse=True)
+    dp = np.array([number[replica[each]] for each in here.tolist()], dtype=np.int64)
+    return dp[at], np.array([place.get(each, UNKNOWN) for each in here.tolist()], dtype=np.int64)[at], chunk
 
 
 def _follow(ranks: list[int], follows: list[list[int]]) -> dict[int, int]:
