@@ -18,6 +18,13 @@ _DRAWN = 1024
 ALL_GATHER, ALL_REDUCE = PHASE_CODE[Phase.ALL_GATHER], PHASE_CODE[Phase.ALL_REDUCE]
 
 
+class WorkCalls(Protocol):
+    """What it says of its step; `distprof.record.step.step_work.StepWork`."""
+
+    def add(self, *, tokens: int) -> None: ...
+    def keep_scalars(self, *, loss: Any) -> None: ...
+
+
 class RecorderCalls(Protocol):
     """What a training loop calls while it is recorded; `distprof.record.step.recorder.Recorder`."""
 
@@ -29,8 +36,8 @@ class RecorderCalls(Protocol):
     def discard_mark(self) -> None: ...
     def wait(self, ticket: int) -> int: ...
     def resume(self) -> int: ...
-    def add_work(self, *, tokens: int) -> None: ...
-    def keep_scalars(self, *, loss: Any) -> None: ...
+    @property
+    def work(self) -> WorkCalls: ...
     def add_group(self, name: str, ranks: tuple[int, ...]) -> int: ...
     def begin_collective(
         self, kind: CollectiveKind, size_bytes: int, group: int = 0, *, asynchronous: bool, on_device: bool
@@ -40,6 +47,11 @@ class RecorderCalls(Protocol):
 
 class Unrecorded:
     """Records nothing: the job as it is without a profiler."""
+
+    @property
+    def work(self) -> Unrecorded:
+        """Nor this."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         return self._ignore
@@ -100,7 +112,7 @@ class RankLoop:
             yield ends[far] if far is not None and far >= 0 else None
             witness.begin()
             recorder.begin_step(step, warmup=step < job.num_warmup)
-            recorder.add_work(tokens=1024)
+            recorder.work.add(tokens=1024)
             self.enter(Phase.DATA)
             self.spend(job.host_data_ns * next(self._jitter) + self._find_late(Phase.DATA, 0, 1, on_host=True))
             yield None
@@ -115,7 +127,7 @@ class RankLoop:
             self.enter(Phase.OPTIMIZER)
             self.work(Phase.OPTIMIZER, job.optimizer_ns)
             self.exit()
-            recorder.keep_scalars(loss=Scalar(self.device, float(step)))
+            recorder.work.keep_scalars(loss=Scalar(self.device, float(step)))
             witness.end()
             recorder.end_step()
             ends.append(self.compute.tail)

@@ -22,6 +22,7 @@ from distprof.profiler import open_session
 from distprof.profiler.job import agreement, early_watch
 from distprof.profiler.job.agreement import Rendezvous
 from distprof.profiler.session.session import Session
+from distprof.record.gather import gather
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.profiler.session.session_case import LONG
@@ -52,6 +53,7 @@ def refuse(*arguments: object, **options: object) -> None:
 
 
 def break_the_interface() -> None:
+    gather.list_script_devices = list  # as where the script's groups are NCCL's
     os.environ["GLOO_SOCKET_IFNAME"] = "none0"
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from distprof.errors import DistprofError, read_first_line
-from distprof.record.gather.gather import make_devices, make_own_group
+from distprof.record.gather.gather import choose_devices, make_own_group
 from distprof.record.stalls.stall_watch import read_timeout_s
 
 LIMIT_S = 120.0
@@ -134,7 +134,7 @@ class Rendezvous:
         """
         groups: list[dist.ProcessGroup] = []
         with self._said_by_all("connections"):
-            devices = make_devices()
+            devices = choose_devices()
         for name in names:
             with self._said_by_all(name):
                 store = distributed_c10d.PrefixStore(f"group/{name}", self._store)

@@ -240,11 +240,11 @@ class Profiler:
 
     def add_work(self, *, tokens: int, micro_steps: int = 1) -> None:
         """Counts the tokens and micro-steps that the open step has processed on this rank."""
-        self._recorder.add_work(tokens=tokens, micro_steps=micro_steps)
+        self._recorder.work.add(tokens=tokens, micro_steps=micro_steps)
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
-        self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+        self._recorder.work.keep_scalars(loss=loss, grad_norm=grad_norm)
 
     def note(self, text: str) -> None:
         """Adds a note for the coverage of this rank."""

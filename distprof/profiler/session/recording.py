@@ -287,19 +287,19 @@ class Recording(GuardedCalls):
     def add_sequences(self, squared_lengths: int) -> None:
         """Adds the squares of the lengths of sequences that were found in a forward."""
         if self._recorder is not None and self.open:
-            self._recorder.add_sequences(squared_lengths)
+            self._recorder.work.add_sequences(squared_lengths)
 
     def add_micro_step(self) -> None:
         """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
         if self._recorder is not None and self.open:
-            self._recorder.add_micro_step()
+            self._recorder.work.add_micro_step()
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""
         if self._recorder is None or not self.open:
             self.warn_outside_step("profiler.keep_scalars()")
         else:
-            self._recorder.keep_scalars(loss=loss, grad_norm=grad_norm)
+            self._recorder.work.keep_scalars(loss=loss, grad_norm=grad_norm)
 
     def see_call(self, model: nn.Module) -> None:
         """An outermost module is found to be called, for the first time and now."""

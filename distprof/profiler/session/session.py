@@ -131,7 +131,7 @@ class Session(Recording):
             )
         else:
             squared = sum(length * length for length in each)
-            self._recorder.add_work(tokens=counts[0], micro_steps=counts[1], squared_lengths=squared)
+            self._recorder.work.add(tokens=counts[0], micro_steps=counts[1], squared_lengths=squared)
 
     def find_steps(self, *, optimizer: object = None) -> None:
         """Has steps found as well, from now on: the script marks none. ``optimizer``: one that it has made already."""

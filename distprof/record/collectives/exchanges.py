@@ -165,16 +165,14 @@ def _surround_wait(
     original: Callable[..., Any], plain: Callable[..., Any], collective_watch: CollectiveWatch
 ) -> Callable[..., Any]:
     """A ``Work.wait`` that watches waits for exchanges, made by ``plain``; others are left to what is there."""
-    recorder, exchanges = collective_watch.recorder, collective_watch.exchanges
 
     @functools.wraps(original)
     def watched(*args: Any, **options: Any) -> Any:
         if is_compiling() or not collective_watch.on or not collective_watch.is_ours():
             return original(*args, **options)
-        tickets = collective_watch.run(exchanges.pop, args[0], None)
-        if tickets is None:
+        begun = collective_watch.run(_begin_wait, collective_watch, args[0])
+        if begun is None:
             return original(*args, **options)
-        began_ns = collective_watch.run(recorder.wait_for_rank) or 0
         collective_watch.inside += 1
         over = False
         try:
@@ -183,16 +181,24 @@ def _surround_wait(
             return result
         finally:
             collective_watch.inside = max(0, collective_watch.inside - 1)
-            collective_watch.run(_end, recorder, tickets if over else (), began_ns)
+            collective_watch.run(_end, collective_watch.recorder, *begun, over)
 
     leave_out_of_warnings(watched)
     skip_compile(watched, wholly=True)
     return watched
 
 
-def _end(recorder: Recorder, tickets: tuple[int, ...], began_ns: int) -> None:
-    """A wait is over, and these operations with it; the first of them has the whole wait."""
+def _begin_wait(collective_watch: CollectiveWatch, work: Any) -> tuple[tuple[int, ...], int] | None:
+    """The tickets of the exchanges that are waited for, and since when. None: something else is."""
+    tickets = collective_watch.exchanges.pop(work, None)
+    return None if tickets is None else (tickets, collective_watch.recorder.wait_for_rank())
+
+
+def _end(recorder: Recorder, tickets: tuple[int, ...], began_ns: int, over: bool) -> None:
+    """A wait has ended and, if they are ``over``, these operations with it; the first of them has the whole wait."""
     now_ns = recorder.resume()
+    if not over:
+        return
     if recorder.on_device.times and recorder.on_device.is_apart():  # on another stream it is not waited for now
         return
     for ticket in tickets:

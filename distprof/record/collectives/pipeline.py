@@ -17,7 +17,6 @@ from distprof.compiling import is_compiling, skip_compile
 from distprof.error_boundary import ErrorBoundary
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
 from distprof.patching import Swap, after_import, require_fit, step_aside
-from distprof.record.collectives.coalescing import pick
 from distprof.record.collectives.collective_watch import CollectiveWatch
 
 _STAGES = "torch.distributed.pipelining.stage"
@@ -64,7 +63,8 @@ def _wrap(
         # Without a backward it is an evaluation, whose micro-batches belong to no step.
         if not (collective_watch.is_ours() and torch.is_grad_enabled() and stage.has_backward):
             return -1
-        micro_batch, index = pick(args, options, 0, number), stage.stage_index
+        micro_batch: Any = args[0] if args else options.get(number)
+        index = stage.stage_index
         known = type(micro_batch) is int and type(index) is int
         return recorder.begin_operation(
             code, micro_batch=micro_batch if known else UNKNOWN, stage=index if known else UNKNOWN

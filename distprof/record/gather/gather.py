@@ -49,30 +49,43 @@ GIVING_UP_S = 1.0
 _C10D: Any = distributed_c10d
 
 
-def make_devices() -> list[Any]:
-    """What a group's connections use on this host, as torch itself chooses it.
+def choose_devices() -> list[Any]:
+    """What a group's connections use on this host: that of the script's default group if it is gloo's, and otherwise
+    what torch itself would choose.
+
+    A device is a thread that wakes up a hundred times a second, and takes 3 ms of a processor in that.
 
     Raises:
         RuntimeError: There is none, such as with an interface that does not exist in GLOO_SOCKET_IFNAME.
     """
+    if devices := list_script_devices():
+        return devices
     gloo, names = _C10D.ProcessGroupGloo, os.environ.get("GLOO_SOCKET_IFNAME", "")
     if names:
         return [gloo.create_device(interface=name) for name in names.split(",")]
     return [gloo.create_default_device()]
 
 
+def list_script_devices() -> list[Any]:
+    """What the script's default group uses. Empty: there is none, it is another backend's, or torch does not say."""
+    group: Any = dist.group.WORLD
+    try:
+        return list(group._get_backend(torch.device("cpu")).options._devices)
+    except (AttributeError, RuntimeError, TypeError):
+        return []
+
+
 def make_own_group(store: Any, *, rank: int, size: int, devices: list[Any], timeout_s: float) -> dist.ProcessGroup:
     """A gloo group of all ranks that nothing else uses, and that the script's groups know nothing of. Collective.
 
     It is made over the store of the script's default group: ``torch.distributed.new_group`` would count it among the
-    script's own, and has to be called by all ranks in the same order. Its device is its own, too: where a script leaves
-    its groups and makes them again, that of its first group must not go on listening.
+    script's own, and has to be called by all ranks in the same order.
 
     Args:
         store: Which the ranks use for no other group.
         rank: Of this process.
         size: The number of ranks.
-        devices: From `make_devices`.
+        devices: From `choose_devices`.
         timeout_s: How long the ranks try to connect, and how long the group's collectives wait for a missing rank.
 
     Raises:

@@ -2,10 +2,12 @@
 
 Two kinds of readings: a few small files of the thread itself, and now and then what takes a file per thread of the
 process, or is long on hosts of many cores. Where a file is missing, as on other systems, its numbers are not there.
+Paths are texts, and files are read by `os.read`: a `Path` and a file object take five times as long as the kernel does.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import zlib
@@ -18,6 +20,8 @@ MIN_SHARE_RATIO = 0.1
 """Of the processor time of the process' busiest thread: threads that use less do not compute."""
 TICK_NS = 10_000_000
 """Of processor times in ``/proc``: USER_HZ is 100 on all that Linux runs on here."""
+_MOST_BYTES = 16_384
+"""Of a file: more than any of them has before what is read."""
 _AFFINITY = getattr(os, "sched_getaffinity", None)
 _BUSY, _STEAL = (0, 1, 2, 5, 6, 7), 7
 """Of the numbers of ``/proc/stat``: user, nice, system, irq, softirq, steal."""
@@ -42,8 +46,9 @@ class SchedulingWatch:
             affinity: The cores of a thread. None: the system does not say.
             now_ns: The host clock, ns.
         """
-        self._proc, self._cgroups, self._affinity, self._now = proc, cgroups, affinity, now_ns
+        self._proc, self._cgroups, self._affinity, self._now = str(proc), str(cgroups), affinity, now_ns
         self._taken = 0
+        self._limited = True  # whether the last look found a quota
         self._used: dict[str, int] = {}  # processor time by thread, in ticks
 
     def read(self, thread: int) -> dict[str, float] | None:
@@ -55,41 +60,41 @@ class SchedulingWatch:
         Returns:
             None: the kernel does not say how long the thread waits for a core.
         """
-        own = self._proc / "self" / "task" / str(thread)
-        waited = _read_numbers(own / "schedstat")
+        own = f"{self._proc}/self/task/{thread}"
+        waited = _read_numbers(f"{own}/schedstat")
         if len(waited) < 2:
             return None
+        rare = self._taken % RARE_EVERY == 0 or self._taken & (self._taken - 1) == 0
         found: dict[str, float] = {
             "at_ns": self._now(), "thread": thread, "run_ns": waited[0], "wait_ns": waited[1],
-            **_read_faults(own / "stat"), **_read_switches(own / "status"), **self._read_cores(thread),
-            **_read_used(self._proc / "self" / "stat"),
+            **_read_faults(f"{own}/stat"), **_read_switches(f"{own}/status"), **self._read_cores(thread, rare=rare),
+            **_read_used(f"{self._proc}/self/stat"),
         }  # fmt: skip
-        if self._taken % RARE_EVERY == 0 or self._taken & (self._taken - 1) == 0:
-            found |= {**self._count_threads(), **_read_steal(self._proc / "stat")}
+        if rare:
+            found |= {**self._count_threads(), **_read_steal(f"{self._proc}/stat")}
         self._taken += 1
         return found
 
-    def _read_cores(self, thread: int) -> dict[str, float]:
+    def _read_cores(self, thread: int, *, rare: bool) -> dict[str, float]:
         try:
             cores = sorted(self._affinity(thread)) if self._affinity is not None else []
         except OSError:
             cores = []
         if not cores:
             return {}
-        quota = self._read_quota()
+        quota = self._read_quota() if rare or self._limited else {}
+        self._limited = bool(quota)
         found = {"cores": min(float(len(cores)), quota.pop("cores", float("inf")))}
         return {**found, "core_set": zlib.crc32(repr(cores).encode()), **quota}
 
     def _read_quota(self) -> dict[str, float]:
         """The tightest quota of the process' cgroup and those around it, in cores, and how long that was throttled."""
-        line = next((line for line in _read(self._proc / "self" / "cgroup").splitlines() if line.startswith("0::")), "")
-        inside = Path(os.path.normpath("/" + line[3:].lstrip("/"))).relative_to("/")
         found: dict[str, float] = {}
-        for path in (inside, *inside.parents) if line else ():
-            limit = _read_numbers(self._cgroups / path / "cpu.max")
+        for path in _list_groups(_read(f"{self._proc}/self/cgroup")):
+            limit = _read_numbers(f"{self._cgroups}/{path}/cpu.max")
             if len(limit) < 2 or limit[1] <= 0 or limit[0] / limit[1] >= found.get("cores", float("inf")):
                 continue
-            counts = dict(row.split() for row in _read(self._cgroups / path / "cpu.stat").splitlines() if " " in row)
+            counts = dict(row.split() for row in _read(f"{self._cgroups}/{path}/cpu.stat").splitlines() if " " in row)
             found = {"cores": limit[0] / limit[1]}
             if counts.get("throttled_usec", "").isdecimal():
                 found["throttled_ns"] = 1000.0 * int(counts["throttled_usec"])
@@ -99,11 +104,11 @@ class SchedulingWatch:
         """How many threads computed since the last time; the first time, since they began."""
         used = {}
         try:
-            threads = os.listdir(self._proc / "self" / "task")
+            threads = os.listdir(f"{self._proc}/self/task")
         except OSError:
             return {}
         for name in threads:
-            fields = _read_stat(self._proc / "self" / "task" / name / "stat")
+            fields = _read_stat(f"{self._proc}/self/task/{name}/stat")
             if len(fields) > 12:
                 used[name] = fields[11] + fields[12]
         since = [ticks - self._used.get(name, 0) for name, ticks in used.items()]
@@ -112,15 +117,29 @@ class SchedulingWatch:
         return {} if most <= 0 else {"threads": sum(ticks >= MIN_SHARE_RATIO * most for ticks in since)}
 
 
-def _read(path: Path) -> str:
-    """A small file; empty if it cannot be read."""
+@functools.lru_cache(maxsize=1)
+def _list_groups(text: str) -> tuple[str, ...]:
+    """The process' cgroup of version 2 and those around it, as paths, by its file."""
+    line = next((line for line in text.splitlines() if line.startswith("0::")), "")
+    inside = Path(os.path.normpath("/" + line[3:].lstrip("/"))).relative_to("/")
+    return tuple(map(str, (inside, *inside.parents))) if line else ()
+
+
+def _read(path: str) -> str:
+    """A small file, or the begin of a longer one; empty if it cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, _MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
 
 
-def _read_numbers(path: Path) -> list[int]:
+def _read_numbers(path: str) -> list[int]:
     """The whole numbers that a file begins with."""
     found: list[int] = []
     for word in _read(path).split():
@@ -130,29 +149,29 @@ def _read_numbers(path: Path) -> list[int]:
     return found
 
 
-def _read_stat(path: Path) -> list[int]:
+def _read_stat(path: str) -> list[int]:
     """The numbers of a thread's ``stat`` behind its name, which may hold anything, and its state; -1: negative."""
     words = _read(path).rpartition(")")[2].split()
     return [int(word) if word.isdecimal() else -1 for word in words]
 
 
-def _read_used(path: Path) -> dict[str, float]:
+def _read_used(path: str) -> dict[str, float]:
     """Of all threads of a process, also those that have ended."""
     fields = _read_stat(path)
     return {"used_ns": TICK_NS * (fields[11] + fields[12])} if len(fields) > 12 else {}
 
 
-def _read_faults(path: Path) -> dict[str, float]:
+def _read_faults(path: str) -> dict[str, float]:
     fields = _read_stat(path)
     return {"major_faults": fields[9]} if len(fields) > 9 and fields[9] >= 0 else {}
 
 
-def _read_switches(path: Path) -> dict[str, float]:
+def _read_switches(path: str) -> dict[str, float]:
     number = _read(path).partition("\nnonvoluntary_ctxt_switches:")[2].partition("\n")[0].strip()
     return {"preempted": int(number)} if number.isdecimal() else {}
 
 
-def _read_steal(path: Path) -> dict[str, float]:
+def _read_steal(path: str) -> dict[str, float]:
     """Of all cores together: the line that ``/proc/stat`` begins with."""
     words = _read(path).partition("\n")[0].split()
     numbers = [int(word) for word in words[1:] if word.isdecimal()]

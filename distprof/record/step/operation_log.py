@@ -30,37 +30,23 @@ class LoggedOperations(Struct, kw_only=True):
 
 
 class OperationLog:
-    """Used by one thread at a time."""
+    """What `distprof.record.step.recorder.Recorder` writes into. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._facts: list[OperationFacts] = []
-        self._times = [(-1, 0, 0)] * MAX_OPERATIONS
-        self._first_ticket = self._lost = 0
-        self._on_device = False
-
-    def begin(self, facts: OperationFacts, *, on_device: bool = False) -> int:
-        """Records that an operation begins. Returns its ticket; -1: there is no room."""
-        self._on_device = self._on_device or on_device
-        position = len(self._facts)
-        if position >= MAX_OPERATIONS:
-            self._lost += 1
-            return -1
-        self._facts.append(facts)
-        return self._first_ticket + position
-
-    def end(self, ticket: int, waits_from_ns: int, now_ns: int) -> None:
-        """Records that an operation is over, and since when it was waited for; ignores a ticket of another step."""
-        if 0 <= ticket - self._first_ticket < MAX_OPERATIONS:
-            self._times[ticket % MAX_OPERATIONS] = (ticket, waits_from_ns, now_ns)
+        self.facts: list[OperationFacts] = []
+        self.times = [(-1, 0, 0)] * MAX_OPERATIONS
+        """As of `LoggedOperations`; that of a ticket lies at its remainder by `MAX_OPERATIONS`."""
+        self.first_ticket = self.lost = 0
+        self.on_device = False
 
     def take(self) -> LoggedOperations | None:
         """Hands over what was done and begins anew; older tickets become void. None: nothing was done."""
-        if not self._facts:
+        if not self.facts:
             return None
         logged = LoggedOperations(
-            facts=self._facts, times=self._times[: len(self._facts)], first_ticket=self._first_ticket, lost=self._lost,
-            on_device=self._on_device,
+            facts=self.facts, times=self.times[: len(self.facts)], first_ticket=self.first_ticket, lost=self.lost,
+            on_device=self.on_device,
         )  # fmt: skip
-        self._first_ticket += MAX_OPERATIONS
-        self._facts, self._lost, self._on_device = [], 0, False
+        self.first_ticket += MAX_OPERATIONS
+        self.facts, self.lost, self.on_device = [], 0, False
         return logged

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, CollectiveLog
 from distprof.record.step.last_buckets import LastBuckets
-from distprof.record.step.operation_log import OperationLog
+from distprof.record.step.operation_log import MAX_OPERATIONS, OperationLog
 from distprof.record.step.pauses import Pauses
 from distprof.record.step.pending_steps import NUM_EVENTS, DeviceSteps
 from distprof.record.step.protocols import Accelerator, PhaseRanges
 from distprof.record.step.step_record import NO_STEP, QUEUED_STEPS, BrokenPhase, FinishedSteps, StepRecord, settle
+from distprof.record.step.step_work import StepWork
 from distprof.record.step.timeline import MAX_SEGMENTS, OTHER, Timeline
 from distprof.storage.collective_records import MAX_COLLECTIVES
 
@@ -66,12 +66,10 @@ class Recorder:
         self.step = 0
         """The open step, or the last one."""
         self._warmup = self._shadow = False
-        self._tokens = self._micro_steps = self._found_micro_steps = 0
-        self._squared_lengths = self._found_squared_lengths = 0
+        self.work = StepWork()
+        """What the open step has worked on."""
         self.pauses = Pauses()
         """What stops the training thread in the open step."""
-        self._loss: Any = None
-        self._grad_norm: Any = None
         self._stamping = False
         self.open = False
         """Whether a step is running."""
@@ -111,10 +109,9 @@ class Recorder:
             self.set_aside(shadow)
         self.skipping = shadow
         self.step, self._warmup, self._shadow = step, warmup, shadow
-        self._tokens = self._micro_steps = self._found_micro_steps = 0
-        self._squared_lengths = self._found_squared_lengths = 0
+        self.work.begin_step()
         self.pauses.begin_step(warmup=warmup)
-        self._loss, self._grad_norm, self._broken = None, None, None
+        self._broken = None
         self.open, self.recording = True, self._phases and not shadow
         if self.ranges is not None:
             self.ranges.step(step)
@@ -138,15 +135,13 @@ class Recorder:
             self.ranges.end_step()
         record = StepRecord(
             step=self.step, warmup=self._warmup, failed=failed, broken=self._broken, shadow=self._shadow,
-            micro_steps=self._micro_steps or self._found_micro_steps, tokens=self._tokens,
-            squared_lengths=self._squared_lengths or self._found_squared_lengths,
+            micro_steps=self.work.micro_steps, tokens=self.work.tokens, squared_lengths=self.work.squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
             logged=operations if self.recording else None, pauses=self.pauses.times if self.recording else None,
         )  # fmt: skip
         self.open = self.recording = self.skipping = False
-        self.on_device.close(record, (self._loss, self._grad_norm))
-        self._loss = self._grad_norm = None  # the graph that a loss may hold is the script's to free
+        self.on_device.close(record, self.work.take_scalars())
         self.between.begin(now, again=self.step == NO_STEP and self._before is not None)
 
     def set_aside(self, aside: bool) -> None:
@@ -217,20 +212,37 @@ class Recorder:
 
     def wait_for_rank(self) -> int:
         """As `wait`, for an exchange with one other rank, which is no collective."""
-        now_ns = self.wait(-1)
-        if self.recording and not self.timeline.lost:
-            self._issued.exchanges.append(self.timeline.count - 1)
+        timeline, log = self.timeline, self._issued
+        segment = timeline.count
+        if segment >= timeline.room:
+            now_ns = self.wait(-1)
+            if self.recording and not timeline.lost:
+                log.exchanges.append(timeline.count - 1)
+            return now_ns
+        code = timeline.codes[segment - 1]
+        self._interrupted = None if code == timeline.phase else (code, log.ticket_of_wait(segment - 1))
+        timeline.stamps[segment] = now_ns = self._now()
+        timeline.codes[segment] = timeline.place[1] = code
+        timeline.count = segment + 1
+        log.exchanges.append(segment)
         return now_ns
 
     def resume(self) -> int:
         """Ends a segment of `mark` or `wait`; a mark interrupted by a wait continues. Returns the same as `wait`."""
+        timeline = self.timeline
+        segment = timeline.count
+        if segment < timeline.room and self._interrupted is None:
+            timeline.stamps[segment] = now_ns = self._now()
+            timeline.codes[segment] = timeline.place[1] = timeline.phase
+            timeline.count = segment + 1
+            return now_ns
         if self.recording:
             if self._tail is not None:
                 self._keep_tail()
-            code, ticket = self._interrupted or (self.timeline.phase, -1)
+            code, ticket = self._interrupted or (timeline.phase, -1)
             if self._interrupted is None and self.ranges is not None:
                 self.ranges.end_mark()
-            self._interrupted, now_ns = None, self.timeline.switch(code)
+            self._interrupted, now_ns = None, timeline.switch(code)
             if self._stamping:
                 self._stamp()
             if ticket >= 0:
@@ -277,26 +289,6 @@ class Recorder:
             self.pauses.add_collection(self.running_code, duration_ns)
         else:
             self.between.add_collection(duration_ns)
-
-    def add_work(self, *, tokens: int, micro_steps: int = 1, squared_lengths: int = 0) -> None:
-        """Adds to the tokens and micro-steps of this step, and to the squares of its sequences' lengths, as the
-        training loop counts them."""
-        self._tokens += tokens
-        self._micro_steps += micro_steps
-        self._squared_lengths += squared_lengths
-
-    def add_sequences(self, squared_lengths: int) -> None:
-        """Adds the squares of the lengths of sequences that were found; what the training loop counts comes first."""
-        self._found_squared_lengths += squared_lengths
-
-    def add_micro_step(self) -> None:
-        """Counts a micro-step that was found. It counts in steps of which the loop itself counts none."""
-        self._found_micro_steps += 1
-
-    def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
-        """Records the step's loss and gradient norm: numbers, or tensors that are read once the device is done."""
-        self._loss = loss if loss is not None else self._loss
-        self._grad_norm = grad_norm if grad_norm is not None else self._grad_norm
 
     def at_next_step(self, action: Callable[[], None]) -> None:
         """Runs an action once, just before the next step begins."""
@@ -424,20 +416,28 @@ class Recorder:
         """
         if not (self.recording or (self.between.open and not self.between.stretches)):
             return -1
+        log = self._operations
+        position = len(log.facts)
+        if position >= MAX_OPERATIONS:
+            log.lost += 1
+            return -1
         now_ns = self._draw_border() if self._stamping else self._now()
-        facts = (kind, micro_batch, stage, peer, tag, size_bytes, now_ns)
-        return self._operations.begin(facts, on_device=on_device)
+        log.facts.append((kind, micro_batch, stage, peer, tag, size_bytes, now_ns))
+        log.on_device = log.on_device or on_device
+        return log.first_ticket + position
 
     def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
         """Records that an operation is over.
 
         Args:
-            ticket: The operation.
+            ticket: The operation; one of another step is ignored.
             waits_from_ns: Since when it was waited for, host clock. 0: not at all.
             now_ns: When it was over. 0: now.
         """
         now_ns = now_ns or (self._draw_border() if self._stamping else self._now())
-        self._operations.end(ticket, waits_from_ns or now_ns, now_ns)
+        log = self._operations
+        if 0 <= ticket - log.first_ticket < MAX_OPERATIONS:
+            log.times[ticket % MAX_OPERATIONS] = (ticket, waits_from_ns or now_ns, now_ns)
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""

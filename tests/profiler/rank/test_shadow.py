@@ -101,8 +101,8 @@ def run_step(recorder: Recorder, clock: FakeClock, *, shadow: bool) -> None:
         recorder.end_collective(ticket)
         recorder.resume()
         clock.advance(10)
-    recorder.add_work(tokens=64)
-    recorder.keep_scalars(loss=2.5)
+    recorder.work.add(tokens=64)
+    recorder.work.keep_scalars(loss=2.5)
     recorder.end_step()
 
 

@@ -60,7 +60,7 @@ def run_steps(world: World, model: nn.Module, recorder: Recorder | None, *, step
         assert isinstance(norm, DTensor)
         norm.full_tensor()
         if recorder is not None:
-            recorder.keep_scalars(loss=loss, grad_norm=norm)
+            recorder.work.keep_scalars(loss=loss, grad_norm=norm)
             recorder.exit()
         optimizer.step()
         optimizer.zero_grad()

@@ -63,7 +63,7 @@ def test_phases_sum_to_the_device_step_without_a_synchronisation() -> None:
             recorder.enter(DATA)
             product = product + 1
             recorder.exit()
-            recorder.keep_scalars(loss=product.mean())
+            recorder.work.keep_scalars(loss=product.mean())
             recorder.end_step()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import UNREAD, GpuReading
 from distprof.facts.run import COLUMN, ROW_WIDTH
-from distprof.record.gather.gather import Exchange, GatherThread, make_devices, make_own_group
+from distprof.record.gather.gather import Exchange, GatherThread, choose_devices, list_script_devices, make_own_group
 from distprof.record.gather.live import MAX_OPEN_STEPS, LiveSteps
 from distprof.record.gather.thinning import Thinning
 from distprof.record.gather.window_agreement import WindowMessage
@@ -287,12 +287,13 @@ def test_live_steps_do_not_grow_when_a_rank_stays_silent() -> None:
 
 def make(world: World, name: str) -> dist.ProcessGroup:
     store = distributed_c10d.PrefixStore(name, distributed_c10d._get_default_store())  # type: ignore[attr-defined]
-    return make_own_group(store, rank=world.rank, size=world.size, devices=make_devices(), timeout_s=40.0)
+    return make_own_group(store, rank=world.rank, size=world.size, devices=choose_devices(), timeout_s=40.0)
 
 
 def live_beside_the_scripts_groups(world: World) -> None:
     known = list(distributed_c10d._world.pg_map), distributed_c10d._world.group_count
     own = make(world, "own")
+    assert choose_devices() == list_script_devices() != []
     assert (list(distributed_c10d._world.pg_map), distributed_c10d._world.group_count) == known
     assert own.group_desc == "distprof"
     assert own._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=40)
@@ -311,4 +312,4 @@ def test_it_is_none_of_the_scripts_groups_and_outlives_them(tmp_path: Path) -> N
 def test_an_interface_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
     with pytest.raises(RuntimeError, match="none0"):
-        make_devices()
+        choose_devices()

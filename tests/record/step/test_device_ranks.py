@@ -72,7 +72,7 @@ class Rank:
             compute.wait_stream(communication)
             waits.append((before, compute.tail))
             recorder.exit()
-            recorder.keep_scalars(loss=Scalar(self.device, float(step)))
+            recorder.work.keep_scalars(loss=Scalar(self.device, float(step)))
             recorder.end_step()
             yield compute.tail if plan.synchronise_every and step % plan.synchronise_every == 0 else None
         yield compute.tail

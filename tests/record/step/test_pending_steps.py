@@ -49,7 +49,7 @@ class Loop:
                 recorder.exit()
                 ends.append(stream.tail)
         if step % 3:
-            recorder.keep_scalars(loss=Scalar(self.device, float(step)))
+            recorder.work.keep_scalars(loss=Scalar(self.device, float(step)))
         recorder.end_step()
         ends.append(stream.tail)
         self.truth.append([work.find_end() for work in ends])
@@ -207,7 +207,7 @@ def test_nothing_is_asked_or_read_while_a_graph_is_captured() -> None:
             loop.device.current_stream().launch(MS)
             loop.recorder.exit()
             loop.clock.advance(MS)
-        loop.recorder.keep_scalars(loss=Scalar(loop.device, 0.5))
+        loop.recorder.work.keep_scalars(loss=Scalar(loop.device, 0.5))
         loop.recorder.end_step()
     records = loop.recorder.drain(wait=True)
     assert [record.step for record in records] == list(range(20))
@@ -225,7 +225,7 @@ def test_at_level_off_steps_are_timed_and_the_loss_is_read_without_waiting_for_t
     for step in range(5):
         recorder.begin_step(step, warmup=False)
         device.current_stream().launch(MS)
-        recorder.keep_scalars(loss=Scalar(device, step + 0.5), grad_norm=3)
+        recorder.work.keep_scalars(loss=Scalar(device, step + 0.5), grad_norm=3)
         recorder.end_step()
     assert device.synchronised == 0 and recorder.drain() == []
     clock.advance(3 * MS)

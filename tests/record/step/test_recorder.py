@@ -75,12 +75,12 @@ def test_device_times_come_from_the_device_and_only_when_it_is_done() -> None:
     clock = FakeClock()
     device = make_device(clock)
     recorder = Recorder(now_ns=clock, device=device)
-    recorder.keep_scalars(loss=9.0)
+    recorder.work.keep_scalars(loss=9.0)
     recorder.begin_step(0, warmup=False)
     recorder.enter(FORWARD)
     clock.advance(200)
     recorder.exit()
-    recorder.keep_scalars(loss=2.5)
+    recorder.work.keep_scalars(loss=2.5)
     device.current_stream().launch(5_000)  # the device is behind
     recorder.end_step()
     assert recorder.drain() == []
@@ -161,6 +161,6 @@ def test_the_step_resets_what_it_counts(count: int) -> None:
     for step in range(2):
         recorder.begin_step(step, warmup=False)
         for _ in range(count):
-            recorder.add_work(tokens=5)
+            recorder.work.add(tokens=5)
         recorder.end_step()
     assert [(record.tokens, record.micro_steps) for record in recorder.drain()] == [(5 * count, count)] * 2

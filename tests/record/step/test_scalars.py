@@ -44,7 +44,7 @@ def keep(*losses: Any, device: SimulatedDevice | None = None, phases: bool = Tru
     recorder = Recorder(phases=phases, device=device)
     for step, loss in enumerate(losses):
         recorder.begin_step(step, warmup=False)
-        recorder.keep_scalars(loss=loss, grad_norm=1.5)
+        recorder.work.keep_scalars(loss=loss, grad_norm=1.5)
         recorder.end_step()
     records = recorder.drain(wait=True)
     assert [record.scalars[1] for record in records] == [1.5] * len(losses)
@@ -104,7 +104,7 @@ def test_the_norm_that_fsdp2_returns_is_copied_as_its_own_part_if_that_is_all_of
         whole, partial = (DTensor.from_local(torch.tensor(7.0), mesh, [kind()]) for kind in (Replicate, Partial))
         recorder = Recorder(phases=False, device=Holder(HostClock()))
         recorder.begin_step(0, warmup=False)
-        recorder.keep_scalars(loss=partial, grad_norm=whole)
+        recorder.work.keep_scalars(loss=partial, grad_norm=whole)
         recorder.end_step()
         (record,) = recorder.drain(wait=True)
     finally:
