@@ -27,7 +27,7 @@ from tests.factories import MS
 from tests.ranks import call_on_ranks
 from tests.record.hosts.test_scheduling import make_stat, write
 
-STEPS = 150
+STEPS = 240
 
 
 def test_from_the_kernels_files_to_the_verdict(tmp_path: Path) -> None:
