@@ -372,17 +372,9 @@ class Recorder:
 
     def end_held(self, ticket: int) -> None:
         """Ends what `begin_held` began: `resume` and `end_collective`."""
-        timeline = self.timeline
-        segment = timeline.count
-        if segment >= timeline.room or self._interrupted is not None or ticket < 0:
-            now_ns = self.resume()
-            if ticket >= 0:
-                self._issued.end(ticket, now_ns)
-            return
-        timeline.stamps[segment] = now_ns = self._now()
-        timeline.codes[segment] = timeline.place[1] = timeline.phase
-        timeline.count = segment + 1
-        self._issued.ends[ticket % MAX_COLLECTIVES] = (ticket, now_ns)
+        now_ns = self.resume()
+        if ticket >= 0:
+            self._issued.end(ticket, now_ns)
 
     def begin_bucket(self, kind: int, size_bytes: int, group: int, flags: int) -> int:
         """A bucket of gradients is ready, so that the one before was not the last: `discard_mark` and `log_collective`.
