@@ -272,7 +272,8 @@ class Job:
         if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
             if profile.record == "auto":
-                self._step_writer.watch_steps = Pace(self._exchange.thinner, self._step_writer.note).add
+                ranks_per_core = SchedulingWatch().count_ranks_per_core(context.world.identity.local_world_size)
+                self._step_writer.watch_steps = Pace(self._exchange.thinner, self._step_writer.note, ranks_per_core).add
         level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from

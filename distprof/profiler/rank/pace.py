@@ -43,14 +43,15 @@ class Pace:
     """Of how many bursts of steps a rank would record one, from what its steps so far hold. Used by the background
     thread."""
 
-    def __init__(self, thinner: Thinner, note: Callable[[str], None]) -> None:
+    def __init__(self, thinner: Thinner, note: Callable[[str], None], ranks_per_core: float = 1.0) -> None:
         """Begins with all steps.
 
         Args:
             thinner: Agrees with the other ranks on it.
             note: Adds a note for the coverage of this rank, unless it has it.
+            ranks_per_core: So many ranks share a core of this host: what one takes, each of them waits for.
         """
-        self._thinner, self._note = thinner, note
+        self._thinner, self._note, self._ranks_per_core = thinner, note, ranks_per_core
         self._costs_ns: deque[int] = deque(maxlen=KEPT_STEPS)
         self._intervals_ns: deque[int] = deque(maxlen=KEPT_STEPS)
         self._begun_ns: int | None = None  # the newest step
@@ -64,7 +65,7 @@ class Pace:
         self._costs_ns.extend(estimate_cost_ns(record) for record in records if not record.shadow)
         if len(self._costs_ns) < MIN_STEPS or not self._intervals_ns:
             return
-        cost_ns = median(self._costs_ns)
+        cost_ns = median(self._costs_ns) * self._ranks_per_core
         needed = find_needed(cost_ns, median(self._intervals_ns))
         wish, agreed = self._thinner.wish, self._thinner.agreed
         if needed > wish.stride or needed * SLACK < wish.stride:

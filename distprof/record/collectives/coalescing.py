@@ -10,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -129,7 +130,8 @@ def _follow_exchanges(collective_watch: CollectiveWatch, works: Any, tickets: Se
     """
     if works.works:
         *others, last = tickets
-        collective_watch.exchanges[works.works[-1]] = (last, *others)
+        exchanges = collective_watch.exchanges
+        exchanges[ref(works.works[-1], exchanges.__delitem__)] = (last, *others)
 
 
 def _follow(issued: _Issued, collective_watch: CollectiveWatch, works: Any, later: bool) -> None:

@@ -161,14 +161,16 @@ class CollectiveWatch(_PartOfSteps):
         self.works: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]] = weakref.WeakKeyDictionary()
         """By handle of an asynchronous collective: its ticket, the phase of the wait for it (-1: the running one),
         and whether it runs on a device."""
-        self.exchanges: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
+        self.exchanges: dict[weakref.ref[Any], tuple[int, ...]] = {}
         """By handle of one or more exchanges with single ranks: the tickets of their operations. The first has the
-        whole wait. -1: not recorded."""
+        whole wait. -1: not recorded. Handles that are gone take themselves out, as from a ``WeakKeyDictionary``, which
+        enters a function of Python's for whatever is done with it."""
         self.wait: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         """What is around ``Work.wait`` for collectives, and what the class held before. None: it is not watched."""
         self._codes: dict[str, int] = {}
-        self._known: dict[int, KnownGroup] = {}
-        """By identity of a process group: asking torch for its names takes longer than all else."""
+        self.groups: dict[int, KnownGroup] = {}
+        """By identity of a process group, which may be another one's by now; see `look_up_group`. Asking torch for
+        their names takes longer than all else."""
         self._sizes: dict[int, int] = {}
         self._backends: dict[tuple[int, str], str | None] = {}
 
@@ -363,11 +365,11 @@ class CollectiveWatch(_PartOfSteps):
         Raises:
             AttributeError: As of `look_up_code`.
         """
-        known = self._known.get(id(group))
+        known = self.groups.get(id(group))
         if known is None or known.held() is not group:
             is_own = getattr(group, "group_desc", "") == OWN_GROUP
             known = KnownGroup(weakref.ref(group), -1 if is_own else self.look_up_code(group), is_own)
-            self._known[id(group)] = known
+            self.groups[id(group)] = known
         return known
 
     def look_up_size(self, code: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch.distributed as dist
 
@@ -19,7 +20,6 @@ from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
 from distprof.patching import Swap, leave_out_of_warnings, require_fit, step_aside
 from distprof.record.collectives.coalescing import pick
 from distprof.record.collectives.collective_watch import CollectiveWatch
-from distprof.record.step.recorder import Recorder
 
 
 class _Exchange(NamedTuple):
@@ -112,7 +112,11 @@ def _surround_exchange(
         ticket = collective_watch.run(_record, collective_watch, form, args, options)
         work = original(*args, **options)
         if ticket is not None:
-            collective_watch.run(_keep, collective_watch, form, ticket, work)
+            if collective_watch.batch is not None:
+                collective_watch.run(_add_to_batch, collective_watch.batch.exchanges, form, ticket)
+            elif isinstance(work, dist.Work):
+                exchanges = collective_watch.exchanges
+                exchanges[ref(work, exchanges.__delitem__)] = (ticket,)
             if not first.over:
                 collective_watch.run(first.begin)
         return work
@@ -127,7 +131,9 @@ def _record(
 ) -> int | None:
     """Records that an exchange is issued. Returns the ticket of the operation. None: it is distprof's own."""
     group = args[0]
-    known_group = collective_watch.look_up_group(group)
+    known_group = collective_watch.groups.get(id(group))
+    if known_group is None or known_group.held() is not group:
+        known_group = collective_watch.look_up_group(group)
     if known_group.is_own:
         return None
     if len(args) > form.tag:  # as torch's own functions call it
@@ -152,55 +158,35 @@ def _record(
     return recorder.begin_operation(form.kind, peer=peer, tag=tag, size_bytes=size_bytes, on_device=on_device)
 
 
-def _keep(collective_watch: CollectiveWatch, form: _Exchange, ticket: int, work: Any) -> None:
-    """Keeps what is known about an exchange until it is waited for."""
-    if collective_watch.batch is not None:
-        exchanges = collective_watch.batch.exchanges  # the work of the whole block is what is waited for
-        exchanges.insert(0 if form.kind == _SEND else len(exchanges), ticket)
-    elif isinstance(work, dist.Work):
-        collective_watch.exchanges[work] = (ticket,)
+def _add_to_batch(tickets: list[int], form: _Exchange, ticket: int) -> None:
+    """It is issued with others, and what is waited for is the work of their whole block."""
+    tickets.insert(0 if form.kind == _SEND else len(tickets), ticket)
 
 
 def _surround_wait(
     original: Callable[..., Any], plain: Callable[..., Any], collective_watch: CollectiveWatch
 ) -> Callable[..., Any]:
     """A ``Work.wait`` that watches waits for exchanges, made by ``plain``; others are left to what is there."""
+    recorder, exchanges = collective_watch.recorder, collective_watch.exchanges
 
     @functools.wraps(original)
     def watched(*args: Any, **options: Any) -> Any:
-        if is_compiling() or not collective_watch.on or not collective_watch.is_ours():
+        if is_compiling() or not (exchanges and args) or not collective_watch.on or not collective_watch.is_ours():
             return original(*args, **options)
-        begun = collective_watch.run(_begin_wait, collective_watch, args[0])
-        if begun is None:
+        tickets = exchanges.pop(ref(args[0]), None)
+        began_ns = None if tickets is None else collective_watch.run(recorder.wait_for_rank)
+        if began_ns is None:
             return original(*args, **options)
         collective_watch.inside += 1
-        over = False
+        over: tuple[int, ...] = ()
         try:
             result = plain(*args, **options)
-            over = True
+            over = tickets
             return result
         finally:
             collective_watch.inside = max(0, collective_watch.inside - 1)
-            collective_watch.run(_end, collective_watch.recorder, *begun, over)
+            collective_watch.run(recorder.end_exchanges, over, began_ns)
 
     leave_out_of_warnings(watched)
     skip_compile(watched, wholly=True)
     return watched
-
-
-def _begin_wait(collective_watch: CollectiveWatch, work: Any) -> tuple[tuple[int, ...], int] | None:
-    """The tickets of the exchanges that are waited for, and since when. None: something else is."""
-    tickets = collective_watch.exchanges.pop(work, None)
-    return None if tickets is None else (tickets, collective_watch.recorder.wait_for_rank())
-
-
-def _end(recorder: Recorder, tickets: tuple[int, ...], began_ns: int, over: bool) -> None:
-    """A wait has ended and, if they are ``over``, these operations with it; the first of them has the whole wait."""
-    now_ns = recorder.resume()
-    if not over:
-        return
-    if recorder.on_device.times and recorder.on_device.is_apart():  # on another stream it is not waited for now
-        return
-    for ticket in tickets:
-        recorder.end_operation(ticket, began_ns, now_ns)
-        began_ns = 0

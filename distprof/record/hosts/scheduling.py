@@ -75,6 +75,19 @@ class SchedulingWatch:
         self._taken += 1
         return found
 
+    def count_ranks_per_core(self, local_ranks: int) -> float:
+        """How many of this host's ranks share a core, on average; at least one.
+
+        Ranks that may not use the same cores as the process that started them are taken to have cores of their own.
+        """
+        try:
+            own, starter = (self._affinity(process) if self._affinity else set() for process in (0, os.getppid()))
+        except OSError:
+            return 1.0
+        if not own or own != starter:
+            return 1.0
+        return max(1.0, local_ranks / min(float(len(own)), self._read_quota().get("cores", float("inf"))))
+
     def _read_cores(self, thread: int, *, rare: bool) -> dict[str, float]:
         try:
             cores = sorted(self._affinity(thread)) if self._affinity is not None else []

@@ -8,7 +8,7 @@ lists are allocated once, and finished steps wait in a bounded queue.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from distprof.facts.run import KINDS, PHASE_CODE, CollectiveKind, Phase
 from distprof.record.step.between_steps import BetweenRecord, BetweenSteps
@@ -418,18 +418,23 @@ class Recorder:
         log.on_device = log.on_device or on_device
         return log.first_ticket + position
 
-    def end_operation(self, ticket: int, waits_from_ns: int = 0, now_ns: int = 0) -> None:
-        """Records that an operation is over.
-
-        Args:
-            ticket: The operation; one of another step is ignored.
-            waits_from_ns: Since when it was waited for, host clock. 0: not at all.
-            now_ns: When it was over. 0: now.
-        """
-        now_ns = now_ns or (self._draw_border() if self._stamping else self._now())
+    def end_operation(self, ticket: int) -> None:
+        """Records that an operation is over, which nobody has waited for; one of another step is ignored."""
+        now_ns = self._draw_border() if self._stamping else self._now()
         log = self._operations
         if 0 <= ticket - log.first_ticket < MAX_OPERATIONS:
-            log.times[ticket % MAX_OPERATIONS] = (ticket, waits_from_ns or now_ns, now_ns)
+            log.times[ticket % MAX_OPERATIONS] = (ticket, now_ns, now_ns)
+
+    def end_exchanges(self, tickets: Sequence[int], began_ns: int) -> None:
+        """Ends what `wait_for_rank` began at this time, and records that these operations are over, as `end_operation`
+        does. The first of them has the whole wait."""
+        now_ns, log = self.resume(), self._operations
+        if self.on_device.times and self.on_device.is_apart():  # on another stream it is not waited for now
+            return
+        for ticket in tickets:
+            if 0 <= ticket - log.first_ticket < MAX_OPERATIONS:
+                log.times[ticket % MAX_OPERATIONS] = (ticket, began_ns or now_ns, now_ns)
+            began_ns = 0
 
     def end_on_device(self, ticket: int) -> None:
         """Records that a collective has ended where the current stream is now, which waits for it. On any thread."""

@@ -46,11 +46,11 @@ def make_step(
 class Job:
     """Gives its steps to a pace, so many at a time, and keeps what that says."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks_per_core: float = 1.0) -> None:
         self.strides, self.notes, self._now_ns, self._step = list[int](), set[str](), 0, 0
         self.first_steps = FIRST_STEPS
         self.thinner = Thinner(self._thin)
-        self._pace = Pace(self.thinner, self.notes.add)
+        self._pace = Pace(self.thinner, self.notes.add, ranks_per_core)
 
     def _thin(self, stride: int, first_steps: int) -> None:
         self.strides.append(stride)
@@ -82,6 +82,12 @@ def test_as_many_as_cost_one_percent_where_it_costs_more() -> None:
     assert estimate_cost_ns(make_step(0, collectives=40)) == 1_080_000
     assert job.run(500, 20 * MS, collectives=40) == [8]  # 5.4 % of a step: one step of 5.4 costs 1 %
     assert len(job.notes) == 1 and "profile.record=all" in job.notes.pop()
+
+
+def test_what_a_rank_takes_costs_every_rank_that_shares_its_core() -> None:
+    job = Job(ranks_per_core=3.0)
+    assert job.run(500, 100 * MS, collectives=40) == [4]  # 3 x 1.08 ms: 3.2 % of a step, so one step in four
+    assert job.first_steps == 46
 
 
 def test_it_is_said_once_a_step_is_left_out() -> None:

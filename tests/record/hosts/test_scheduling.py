@@ -100,6 +100,31 @@ def test_a_system_without_affinities_has_no_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="needs Linux with CONFIG_SCHED_INFO")
+@pytest.mark.parametrize(
+    ("ranks", "own", "starter", "shared"),
+    [
+        (6, {1, 3, 5, 7}, {1, 3, 5, 7}, 4.0),  # the quota of 1.5 cores
+        (1, {1, 3}, {1, 3}, 1.0),
+        (3, {3}, {3}, 3.0),
+        (3, {3}, {1, 3, 5, 7}, 1.0),  # its launcher has given it a core of its own
+        (3, set(), set(), 1.0),
+    ],
+)
+def test_ranks_share_the_cores_that_their_launcher_may_use(
+    tmp_path: Path, ranks: int, own: set[int], starter: set[int], shared: float
+) -> None:
+    affinities = {0: own, os.getppid(): starter}
+    assert make_watch(tmp_path, affinity=affinities.__getitem__).count_ranks_per_core(ranks) == shared
+
+
+def test_ranks_share_no_cores_where_the_system_does_not_say_which_they_have(tmp_path: Path) -> None:
+    def refuse(process: int) -> set[int]:
+        raise ProcessLookupError(process)
+
+    for affinity in (refuse, None):
+        assert make_watch(tmp_path, affinity=affinity).count_ranks_per_core(8) == 1.0
+
+
 def test_this_thread_runs_on_this_machine() -> None:
     watch = SchedulingWatch()
     before, after = (watch.read(threading.get_native_id()) for _ in range(2))

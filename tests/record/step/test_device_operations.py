@@ -64,7 +64,7 @@ class DeviceStage:
         begun_ns = self.recorder.wait_for_rank()
         self.device.current_stream().wait_stream(self.link)
         self.clock.advance(LAUNCH_NS)
-        self.recorder.end_operation(ticket, begun_ns, self.recorder.resume())
+        self.recorder.end_exchanges((ticket,), begun_ns)
         self.clock.advance(LAUNCH_NS)
 
     def run_step(self, step: int, *, says: bool, peer: int = 0) -> None:

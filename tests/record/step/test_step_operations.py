@@ -35,7 +35,7 @@ class Stage:
         self.clock.advance(after_ns)
         begun_ns = self.recorder.wait_for_rank()
         self.clock.advance(waited_ns)
-        self.recorder.end_operation(ticket, begun_ns, self.recorder.resume())
+        self.recorder.end_exchanges((ticket,), begun_ns)
 
     def end(self) -> StepRecord:
         self.recorder.end_step()
