@@ -178,7 +178,7 @@ def _surround_wait(
         if began_ns is None:
             return original(*args, **options)
         collective_watch.inside += 1
-        over: tuple[int, ...] = ()
+        over: tuple[int, ...] | None = ()
         try:
             result = plain(*args, **options)
             over = tickets
