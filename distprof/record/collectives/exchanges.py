@@ -173,12 +173,12 @@ def _surround_wait(
     def watched(*args: Any, **options: Any) -> Any:
         if is_compiling() or not (exchanges and args) or not collective_watch.on or not collective_watch.is_ours():
             return original(*args, **options)
-        tickets = exchanges.pop(ref(args[0]), None)
-        began_ns = None if tickets is None else collective_watch.run(recorder.wait_for_rank)
+        tickets = exchanges.pop(ref(args[0]), ())
+        began_ns = collective_watch.run(recorder.wait_for_rank) if tickets else None
         if began_ns is None:
             return original(*args, **options)
         collective_watch.inside += 1
-        over: tuple[int, ...] | None = ()
+        over: tuple[int, ...] = ()
         try:
             result = plain(*args, **options)
             over = tickets

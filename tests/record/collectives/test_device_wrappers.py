@@ -238,6 +238,7 @@ def test_exchanges_are_operations_on_the_device_also_those_of_one_block(
 
     for step in range(2):
         rank.run_step(step, work, phase=PHASE_CODE[Phase.OTHER])
+        assert not rank.collective_watch.exchanges
     undo()
     for record in rank.finish():
         done = record.operations
@@ -249,3 +250,25 @@ def test_exchanges_are_operations_on_the_device_also_those_of_one_block(
         assert done.waited_ns[0] == pytest.approx(TRANSFER_NS, rel=0.05)
         assert done.waited_ns[3] > TRANSFER_NS and done.waited_ns[4] == 0  # three are behind each other on one stream
         assert [ns or 0 for ns in done.duration_ns[1:3]] == pytest.approx([KERNEL_NS] * 2, rel=0.05)
+
+
+def test_of_an_exchange_that_nobody_waits_for_nothing_is_kept(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Handle(dist.Work):
+        """Is over at once."""
+
+        def block(self) -> bool:
+            return True
+
+    monkeypatch.setattr(dist.ProcessGroup, "send", lambda group, tensors, *where: Handle())
+    undo, watch = watch_exchanges(rank.collective_watch, lambda: None), rank.collective_watch
+
+    def work() -> None:
+        handles = [dist.isend(torch.ones(4), 1) for _ in range(3)]
+        assert len(watch.exchanges) == 3
+        del handles[1:]
+        assert len(watch.exchanges) == 1
+        handles.pop().wait()
+
+    rank.run_step(0, work, phase=PHASE_CODE[Phase.OTHER])
+    undo()
+    assert not watch.exchanges
