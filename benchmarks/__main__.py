@@ -9,6 +9,7 @@ from benchmarks.attach.command import add_attach, run_attach
 from benchmarks.attach_cost import add_attach_cost, run_attach_cost
 from benchmarks.attach_cost_steps import add_attach_steps, run_attach_steps
 from benchmarks.attach_pipeline import add_attach_pipeline, run_attach_pipeline
+from benchmarks.attach_samples import add_attach_samples, run_attach_samples
 from benchmarks.compare_runs import add_compare, run_compare
 from benchmarks.device.device_command import add_device, run_device
 from benchmarks.fuzz.command import add_fuzz, run_fuzz
@@ -46,6 +47,7 @@ RUNNERS = {
     "attach-cost": run_attach_cost,
     "attach-steps": run_attach_steps,
     "attach-pipeline": run_attach_pipeline,
+    "attach-samples": run_attach_samples,
 }
 
 
@@ -72,6 +74,7 @@ def main(arguments: list[str]) -> int:
     add_attach_cost(subjects)
     add_attach_steps(subjects)
     add_attach_pipeline(subjects)
+    add_attach_samples(subjects)
     options = parser.parse_args(arguments)
     return run_safely(lambda: RUNNERS[options.subject](options), options.subject, arguments)
 
