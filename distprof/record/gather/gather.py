@@ -7,7 +7,6 @@ window and go on writing their own files; what was written stays.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import threading
@@ -120,10 +119,15 @@ class _Head(NamedTuple):
 
     @classmethod
     def unpack(cls, numbers: list[int]) -> _Head:
-        num_rows, done, asked, pausing, *left = numbers
-        rest = iter(left)
-        wish, word, gpu = (itertools.islice(rest, len(part._fields)) for part in (Thinning, WindowMessage, GpuReading))
-        return cls(num_rows, done, asked, pausing, Thinning(*wish), WindowMessage(*word), GpuReading(*gpu))
+        # In every round, once for each rank of the job: no generators.
+        num_rows, done, asked, pausing = numbers[:4]
+        wish, word = Thinning(*numbers[4:_WORD]), WindowMessage(*numbers[_WORD:_GPU])
+        return cls(num_rows, done, asked, pausing, wish, word, GpuReading(*numbers[_GPU:]))
+
+
+_WORD = 4 + len(Thinning._fields)
+_GPU = _WORD + len(WindowMessage._fields)
+"""Where these begin among the numbers of a head."""
 
 
 class Exchange:
@@ -234,9 +238,9 @@ class Exchange:
         if self.group is None:
             return [own]
         numbers = torch.tensor(own.pack())
-        heads = [torch.empty_like(numbers) for _ in range(self.group.size())]
-        self._wait(self.group.allgather([heads], [numbers]))
-        return [_Head.unpack(head.tolist()) for head in heads]
+        heads = torch.empty(self.group.size(), len(numbers), dtype=numbers.dtype)
+        self._wait(self.group.allgather([list(heads.unbind())], [numbers]))
+        return [_Head.unpack(head) for head in heads.tolist()]
 
 
 class GatherThread(threading.Thread):
