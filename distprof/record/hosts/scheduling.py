@@ -80,13 +80,10 @@ class SchedulingWatch:
 
         Ranks that may not use the same cores as the process that started them are taken to have cores of their own.
         """
-        try:
-            own, starter = (self._affinity(process) if self._affinity else set() for process in (0, os.getppid()))
-        except OSError:
+        own, starter = (self._read_cores(process, rare=False) for process in (0, os.getppid()))
+        if not own or own["core_set"] != starter.get("core_set"):
             return 1.0
-        if not own or own != starter:
-            return 1.0
-        return max(1.0, local_ranks / min(float(len(own)), self._read_quota().get("cores", float("inf"))))
+        return max(1.0, local_ranks / own["cores"])
 
     def _read_cores(self, thread: int, *, rare: bool) -> dict[str, float]:
         try:

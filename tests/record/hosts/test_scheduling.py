@@ -99,7 +99,6 @@ def test_a_system_without_affinities_has_no_cores(tmp_path: Path) -> None:
         assert found is not None and not {"cores", "core_set", "throttled_ns"} & {*found}
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="needs Linux with CONFIG_SCHED_INFO")
 @pytest.mark.parametrize(
     ("ranks", "own", "starter", "shared"),
     [
@@ -125,6 +124,7 @@ def test_ranks_share_no_cores_where_the_system_does_not_say_which_they_have(tmp_
         assert make_watch(tmp_path, affinity=affinity).count_ranks_per_core(8) == 1.0
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="needs Linux with CONFIG_SCHED_INFO")
 def test_this_thread_runs_on_this_machine() -> None:
     watch = SchedulingWatch()
     before, after = (watch.read(threading.get_native_id()) for _ in range(2))
