@@ -64,21 +64,27 @@ def run_attach_cost(options: argparse.Namespace) -> int:
     return _show(taken)
 
 
-def run_script(script: Sequence[str], run: Path | None, options: Sequence[str], ranks: int = 1) -> ProcessOutcome:
-    """Runs a script in a process of its own; returns what came of it.
+def list_command(script: Sequence[str], run: Path | None, options: Sequence[str], ranks: int = 1) -> list[str]:
+    """The command that runs a script.
 
     Args:
         script: It, and its arguments.
         run: The run folder. None: the script as it is, without attach.
         options: Of distprof.
         ranks: More than one: with torchrun.
+    """
+    attach = [] if run is None else ["-m", "distprof.attach", f"run_dir={run}", *options, "--"]
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    return [sys.executable, *launch, *attach, *script]
+
+
+def run_script(script: Sequence[str], run: Path | None, options: Sequence[str], ranks: int = 1) -> ProcessOutcome:
+    """Runs a script in a process of its own; returns what came of it. The arguments are those of `list_command`.
 
     Raises:
         DistprofError: It failed.
     """
-    attach = [] if run is None else ["-m", "distprof.attach", f"run_dir={run}", *options, "--"]
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    outcome = run_fresh([sys.executable, *launch, *attach, *script])
+    outcome = run_fresh(list_command(script, run, options, ranks))
     if outcome.exit_code:
         raise DistprofError(f"{script[0]}: exit code {outcome.exit_code}: {outcome.stderr[-2000:]}")
     return outcome

@@ -22,7 +22,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.attach_cost import ATTACHED, PLAIN
+from benchmarks.attach_cost import ATTACHED, PLAIN, list_command
 from benchmarks.attach_pipeline import RANKS, list_script
 from distprof.cli.bench.comparison import bound_mean
 from distprof.errors import EXIT_OK, DistprofError, UsageError
@@ -105,8 +105,7 @@ def measure_round(seconds: int) -> dict[str, AddedWork]:
     """Runs both jobs at once, and samples twice: while all steps are recorded, and while none is."""
     with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent, ExitStack() as jobs:
         run, data = Path(parent) / "run", Path(parent) / "perf.data"
-        attach = ["-m", "distprof.attach", f"run_dir={run}", "profile.record=all", "--"]
-        started = {name: jobs.enter_context(_start(prefix)) for name, prefix in ((PLAIN, []), (ATTACHED, attach))}
+        started = {name: jobs.enter_context(_start(folder)) for name, folder in ((PLAIN, None), (ATTACHED, run))}
         _wait_for_steps(started.values())
         recorded = _sample(started, data, seconds)
         (run / STOP_FILE).touch()
@@ -128,10 +127,9 @@ class _Job:
 
 
 @contextmanager
-def _start(attach: Sequence[str]) -> Iterator[_Job]:
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+def _start(run: Path | None) -> Iterator[_Job]:
     process = subprocess.Popen(
-        [sys.executable, *launch, *attach, *list_script(None, STEPS)],
+        list_command(list_script(None, STEPS), run, ["profile.record=all"], RANKS),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
     )  # fmt: skip
     try:
