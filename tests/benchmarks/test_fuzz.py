@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.fuzz import trial
+from benchmarks.fuzz import captures, trial
+from benchmarks.fuzz.captures import make_capture_case
 from benchmarks.fuzz.cases import KINDS, make_case, write_sound
 from benchmarks.fuzz.trial import Plan, run_trial
 from benchmarks.fuzz.values import Raw, Twin, dump, mutate
@@ -52,6 +53,18 @@ def test_a_slice_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     assert last.startswith(f"{CASES} cases with seed 5 in ") and ", 0 failed" in last
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == [*KINDS]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_change_for_which_sqlite_has_no_memory_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements = [
+        "PRAGMA writable_schema=ON",
+        "UPDATE sqlite_master SET sql = NULL WHERE name = 'NVTX_EVENTS'",
+        "ALTER TABLE NVTX_EVENTS DROP COLUMN text",
+        "DELETE FROM StringIds",
+    ]
+    monkeypatch.setattr(captures, "CHANGES", {lambda draws: statements: 1})
+    told = make_capture_case(tmp_path / "a.sqlite", random.Random(0))
+    assert told[:4] == [*statements[:3], "-- MemoryError()"]
 
 
 def test_the_same_seed_makes_the_same_inputs_and_another_one_others(tmp_path: Path) -> None:
