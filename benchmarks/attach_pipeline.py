@@ -8,16 +8,17 @@ import resource
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.attach_cost import ATTACHED, PLAIN, run_script
+from benchmarks.attach_cost import ATTACHED, PLAIN, list_command, run_script
 from benchmarks.parallel.parallel_job import PROGRAMS, ParallelJob
 from benchmarks.report_file import read_report_file
+from benchmarks.turns import run_in_turns
 from distprof.cli.bench.comparison import Comparison, compare_runs
 from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
@@ -32,8 +33,10 @@ Runs a plain script with the stages of a pipeline (torch.distributed.pipelining,
 torchrun, as it is and under attach in turn, in fresh processes. Compares how long the whole job takes, from the launch
 to the end of the last process with imports and report, how long the training loop does, if the program says so, and
 the processor time of all processes, which other programs disturb least; by rounds, with the 95 % interval of the mean.
-A job of another length has the same start and end: what those take is the difference of the first two. Exit code 1:
-some run was not recorded on every rank in every step, or named somebody; or the upper end of the interval of the whole
+A job of another length has the same start and end: what those take is the difference of the first two. With --turns,
+the two jobs of a round run at the same time, each for so many seconds while the other's processes are stopped, and only
+the whole job is compared: on a machine whose speed changes within minutes both find the same machine. Exit code 1: some
+run was not recorded on every rank in every step, or named somebody; or the upper end of the interval of the whole
 job is above {LIMIT_RATIO:.0%}.
 """
 
@@ -47,6 +50,7 @@ def add_attach_pipeline(subjects: argparse._SubParsersAction[Any]) -> None:
         "--program", choices=sorted(PROGRAMS), metavar="NAME",
         help="one of those of the bench `parallel` instead, whose layers sleep: " + ", ".join(PROGRAMS),
     )  # fmt: skip
+    pipeline.add_argument("--turns", type=float, metavar="SECONDS", help="run both jobs of a round in turns, so long")
 
 
 def run_attach_pipeline(options: argparse.Namespace) -> int:
@@ -56,23 +60,20 @@ def run_attach_pipeline(options: argparse.Namespace) -> int:
         UsageError: An option is wrong.
         DistprofError: A job failed.
     """
-    if options.rounds < 2 or options.steps < 10:
-        raise UsageError("--rounds must be 2 or more, and --steps 10 or more")
+    if options.rounds < 2 or options.steps < 10 or not (options.turns is None or options.turns > 0):
+        raise UsageError("--rounds must be 2 or more, --steps 10 or more, and --turns above 0")
     taken: dict[str, dict[str, list[float]]] = {
         what: {PLAIN: [], ATTACHED: []} for what in (WHOLE, TRAINING, PROCESSORS)
     }
     fine, script = True, list_script(options.program, options.steps)
-    with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
-        for number, condition in enumerate(order_runs((PLAIN, ATTACHED), options.rounds)):
-            run = Path(parent) / f"run-{number}" if condition == ATTACHED else None
-            for what, time_s in time_job(run, script).items():
-                taken[what][condition].append(time_s)
-            told = "" if run is None else describe_run(run, options.steps)
-            fine = fine and not told.startswith("wrong")
-            shown = ", ".join(
-                f"{what} {times[condition][-1]:.1f} s" for what, times in taken.items() if times[condition]
-            )
-            print(f"{condition}: {shown}{told and '; '}{told}", file=sys.stderr, flush=True)
+    measured = time_jobs(script, options.rounds) if options.turns is None else time_pairs(script, options)
+    for condition, run, times_s in measured:
+        for what, time_s in times_s.items():
+            taken[what][condition].append(time_s)
+        told = "" if run is None else describe_run(run, options.steps)
+        fine = fine and not told.startswith("wrong")
+        shown = ", ".join(f"{what} {time_s:.1f} s" for what, time_s in times_s.items())
+        print(f"{condition}: {shown}{told and '; '}{told}", file=sys.stderr, flush=True)
     return EXIT_OK if show(taken, options.steps) and fine else EXIT_FAILED
 
 
@@ -81,6 +82,31 @@ def list_script(name: str | None, steps: int) -> list[str]:
     if name is None:
         return [str(SCRIPT), str(steps)]
     return ParallelJob(program=name, cause="nobody", steps=steps).list_arguments()
+
+
+def time_jobs(script: Sequence[str], rounds: int) -> Iterator[tuple[str, Path | None, dict[str, float]]]:
+    """Runs one job after the other; the condition, the run folder and the times of each, s.
+
+    Raises:
+        DistprofError: One failed.
+    """
+    for condition in order_runs((PLAIN, ATTACHED), rounds):
+        with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
+            run = Path(parent) / "run" if condition == ATTACHED else None
+            yield condition, run, time_job(run, script)
+
+
+def time_pairs(
+    script: Sequence[str], options: argparse.Namespace
+) -> Iterator[tuple[str, Path | None, dict[str, float]]]:
+    """As `time_jobs`, with the two jobs of a round in turns."""
+    conditions = order_runs((PLAIN, ATTACHED), options.rounds)
+    for pair in zip(conditions, conditions, strict=True):
+        with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
+            runs = {PLAIN: None, ATTACHED: Path(parent) / "run"}
+            commands = {condition: list_command(script, runs[condition], (), RANKS) for condition in pair}
+            for condition, taken_s in run_in_turns(commands, options.turns).items():
+                yield condition, runs[condition], {WHOLE: taken_s}
 
 
 def time_job(run: Path | None, script: Sequence[str]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import statistics
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.attach_cost import ATTACHED, PLAIN, list_command
 from benchmarks.attach_pipeline import RANKS, list_script
+from benchmarks.process_tree import find_descendants, read_parents
 from distprof.cli.bench.comparison import bound_mean
 from distprof.errors import EXIT_OK, DistprofError, UsageError
 from distprof.profiler.rank.recorded_steps import STOP_FILE
@@ -151,7 +151,7 @@ def _wait_for_steps(jobs: Iterable[_Job]) -> None:
 def _sample(jobs: Mapping[str, _Job], data: Path, seconds: int) -> AddedWork:
     _run_perf("record", "-o", str(data), "-a", "-e", "cpu-clock", "-F", str(HERTZ), "--", "sleep", str(seconds))
     text = _run_perf("script", "-i", str(data), "-F", "pid,tid,ip,dso")
-    parents = _read_parents()
+    parents = read_parents()
     found = {name: count_samples(text, find_descendants(parents, job.process.pid)) for name, job in jobs.items()}
     return compare_samples(found[PLAIN], found[ATTACHED])
 
@@ -163,27 +163,6 @@ def _run_perf(*arguments: str) -> str:
     if done.returncode:
         raise DistprofError(f"perf {arguments[0]}: exit code {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
-
-
-def _read_parents() -> dict[int, int]:
-    """The parent of each process of this machine."""
-    parents = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it has ended meanwhile
-            continue
-        parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
-    return parents
-
-
-def find_descendants(parents: Mapping[int, int], first: int) -> set[int]:
-    """A process and all that it and those have started, of what `parents` says."""
-    found, new = {first}, {first}
-    while new:
-        new = {process for process, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
 
 
 def count_samples(text: str, processes: set[int]) -> ProcessorSamples:

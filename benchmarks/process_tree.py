@@ -92,6 +92,27 @@ def find_session(session: int) -> Iterator[int]:
                     yield int(name)
 
 
+def read_parents() -> dict[int, int]:
+    """The parent of each process of this machine."""
+    parents = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has ended meanwhile
+            continue
+        parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return parents
+
+
+def find_descendants(parents: Mapping[int, int], first: int) -> set[int]:
+    """A process and all that it and those have started, of what `parents` says."""
+    found, new = {first}, {first}
+    while new:
+        new = {process for process, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
+
+
 def read_memory(pid: int) -> int:
     """Proportional set size of a process, bytes; 0: it has ended."""
     with contextlib.suppress(OSError):

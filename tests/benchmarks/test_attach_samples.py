@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.attach_samples import AddedWork, ProcessorSamples, compare_samples, count_samples, find_descendants
+from benchmarks.attach_samples import AddedWork, ProcessorSamples, compare_samples, count_samples
+from benchmarks.process_tree import find_descendants
 from distprof.errors import DistprofError
 
 TORCH = "/some where/(odd)/torch/lib/libtorch_cpu.so"
