@@ -50,7 +50,7 @@ def add_attach_pipeline(subjects: argparse._SubParsersAction[Any]) -> None:
         "--program", choices=sorted(PROGRAMS), metavar="NAME",
         help="one of those of the bench `parallel` instead, whose layers sleep: " + ", ".join(PROGRAMS),
     )  # fmt: skip
-    pipeline.add_argument("--turns", type=float, metavar="SECONDS", help="run both jobs of a round in turns, so long")
+    pipeline.add_argument("--turns", type=float, metavar="SECONDS", help="the jobs of a round take turns, so long")
 
 
 def run_attach_pipeline(options: argparse.Namespace) -> int:
@@ -66,7 +66,8 @@ def run_attach_pipeline(options: argparse.Namespace) -> int:
         what: {PLAIN: [], ATTACHED: []} for what in (WHOLE, TRAINING, PROCESSORS)
     }
     fine, script = True, list_script(options.program, options.steps)
-    measured = time_jobs(script, options.rounds) if options.turns is None else time_pairs(script, options)
+    rounds, turn_s = options.rounds, options.turns
+    measured = time_jobs(script, rounds) if turn_s is None else time_pairs(script, rounds, turn_s)
     for condition, run, times_s in measured:
         for what, time_s in times_s.items():
             taken[what][condition].append(time_s)
@@ -97,15 +98,15 @@ def time_jobs(script: Sequence[str], rounds: int) -> Iterator[tuple[str, Path | 
 
 
 def time_pairs(
-    script: Sequence[str], options: argparse.Namespace
+    script: Sequence[str], rounds: int, turn_s: float
 ) -> Iterator[tuple[str, Path | None, dict[str, float]]]:
     """As `time_jobs`, with the two jobs of a round in turns."""
-    conditions = order_runs((PLAIN, ATTACHED), options.rounds)
+    conditions = order_runs((PLAIN, ATTACHED), rounds)
     for pair in zip(conditions, conditions, strict=True):
         with tempfile.TemporaryDirectory(prefix="distprof-bench-") as parent:
             runs = {PLAIN: None, ATTACHED: Path(parent) / "run"}
             commands = {condition: list_command(script, runs[condition], (), RANKS) for condition in pair}
-            for condition, taken_s in run_in_turns(commands, options.turns).items():
+            for condition, taken_s in run_in_turns(commands, turn_s).items():
                 yield condition, runs[condition], {WHOLE: taken_s}
 
 

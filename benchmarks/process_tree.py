@@ -84,24 +84,20 @@ class _Watcher:
 
 def find_session(session: int) -> Iterator[int]:
     """Ids of the processes of a session, including its leader."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-                if int(stat.rpartition(")")[2].split()[3]) == session:
-                    yield int(name)
+    return (process for process, fields in _read_stats() if int(fields[3]) == session)
 
 
 def read_parents() -> dict[int, int]:
     """The parent of each process of this machine."""
-    parents = {}
+    return {process: int(fields[1]) for process, fields in _read_stats()}
+
+
+def _read_stats() -> Iterator[tuple[int, list[str]]]:
+    """Each process of this machine, and what Linux's stat says of it after its name."""
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             stat = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it has ended meanwhile
-            continue
-        parents[int(name)] = int(stat.rpartition(")")[2].split()[1])
-    return parents
+            yield int(name), stat.rpartition(")")[2].split()
 
 
 def find_descendants(parents: Mapping[int, int], first: int) -> set[int]:
