@@ -87,6 +87,8 @@ class HostOptions(Struct, frozen=True, kw_only=True):
 
 WINDOW_WAIT_S = 60.0
 """How long training waits for the job's folder where the window of its level begins."""
+MOST_WINDOWS_APART = 4.0
+"""So many of a profile's windows pass between two rounds at most, where as many ranks or more share a core."""
 UNREAD_CORES = "how this rank gets a core is no longer read"
 FEW_CONNECTIONS = (
     "single collectives are not timed on the device: with CUDA_DEVICE_MAX_CONNECTIONS=1 an event may hold up what "
@@ -161,6 +163,7 @@ class Job:
         self._rendezvous, self._failed = rendezvous, failed
         self._bystander = bystander is not None
         thread, self._thread = bystander or (threading.get_ident(), threading.get_native_id())
+        self._ranks_per_core = SchedulingWatch().count_ranks_per_core(context.world.identity.local_world_size)
         self._opened: OpenRankContext | None = None
         self._run_id = ""
         self._peak: Peak | None = None
@@ -272,8 +275,8 @@ class Job:
         if context.phases and capture is None:  # a tool wants every step
             self._shadows.plan(profile.shadow_every, read_schedule(profile.record))
             if profile.record == "auto":
-                ranks_per_core = SchedulingWatch().count_ranks_per_core(context.world.identity.local_world_size)
-                self._step_writer.watch_steps = Pace(self._exchange.thinner, self._step_writer.note, ranks_per_core).add
+                pace = Pace(self._exchange.thinner, self._step_writer.note, self._ranks_per_core)
+                self._step_writer.watch_steps = pace.add
         level_window = None
         if profile.level in ("kernels", "modules"):
             first_step = profile.kernel_from if profile.level == "kernels" else profile.module_from
@@ -418,10 +421,12 @@ class Job:
 
     def _make_gather_thread(self) -> GatherThread:
         context, step_writer = self._context, self._step_writer
+        # A round holds up all ranks that share a core, one after the other, so there are fewer.
+        apart = min(self._ranks_per_core, MOST_WINDOWS_APART) if context.profile.record == "auto" else 1.0
         switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note)
         return GatherThread(
             take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),
-            exchange=self._exchange, lost=self._lose, window_s=context.profile.window_s, begin=self._join_aside,
+            exchange=self._exchange, lost=self._lose, window_s=apart * context.profile.window_s, begin=self._join_aside,
             bystander=self._bystander,
             pause=switch.pause, stop_recording=partial(switch.stop, context.limit_ratio), talk=self._talk,
         )  # fmt: skip

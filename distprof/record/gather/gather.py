@@ -35,7 +35,7 @@ from distprof.world import hold_reference
 LONGEST_NAP_S = 0.1
 """How often it is looked whether a collective has ended. A thread that waited inside torch would end a process that
 leaves before the others: Python stops it at the end, and C++ then aborts."""
-FIRST_NAP_S, FIRST_NAP_AT_END_S = 0.004, 0.0005
+FIRST_NAP_S, FIRST_NAP_AT_END_S = 0.02, 0.0005
 """Each look takes the interpreter from the training thread for a moment, and until the end nobody waits for rows."""
 _SAME_ROUND = 0.01
 """Who wakes up so shortly before the next round, as a share of the window, has woken up for it."""
