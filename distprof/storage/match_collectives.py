@@ -246,5 +246,5 @@ def _warn(parted: Sequence[_Divergence]) -> tuple[str, ...]:
     first = min(parted, key=lambda item: item.step)
     total = max(item.num_steps for item in parted)
     steps = "1 step is" if total == 1 else f"{total} steps are"
-    where = f"ranks do not issue the same collectives: step {first.step}, group {first.group}: {first.text}"
+    where = f"not the same collectives were seen on all ranks: step {first.step}, group {first.group}: {first.text}"
     return (f"{where}; {steps} left out of all waits",)

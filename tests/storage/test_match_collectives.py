@@ -103,8 +103,8 @@ def test_the_first_divergence_is_named_and_only_those_steps_are_left_out() -> No
     (found,), (warning,) = match_collectives([0, 1, 2, 3], tables, np.arange(10), world_size=4)
     assert found.steps.tolist() == [6]
     assert warning == (
-        "ranks do not issue the same collectives: step 7, group default: collective 3, counted from 0, is all_reduce "
-        "of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of all waits"
+        "not the same collectives were seen on all ranks: step 7, group default: collective 3, counted from 0, is "
+        "all_reduce of 4096 B on ranks 0-2 and all_gather of 64 B on rank 3; 3 steps are left out of all waits"
     )
 
 

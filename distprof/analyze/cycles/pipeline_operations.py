@@ -79,7 +79,8 @@ which something was not seen: ranks count steps differently, or distprof does no
 
 
 def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
-    """The operations of the steps that count. None: nothing was sent between forwards and backwards."""
+    """The operations of the steps that count. None: nothing was sent between forwards and backwards, or nothing
+    that was received went into one, as where ranks add up their gradients themselves."""
     there = _choose(measured_steps)
     if not there:
         return None
@@ -90,6 +91,9 @@ def list_operations(measured_steps: MeasuredSteps) -> PipelineOperations | None:
     whole = RankOperations(**columns)
     labels = [_label(each) for _, each in there]
     kind, micro_batch = (np.concatenate(parts) for parts in zip(*labels, strict=True))
+    received = whole.kind == _RECEIVE
+    if received.any() and not np.isin(kind[received], [*_RECEIVES.values()]).any():
+        return None
     rank, timed = np.array(measured_steps.numbers, dtype=np.int64)[position], bool(whole.on_device.any())
     clocks = map_device_clocks(measured_steps.run) if timed else map_clocks(measured_steps.run)
     start_ns = np.concatenate([_shift(clocks, at, each.start_ns) for at, each in there])

@@ -371,8 +371,8 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
     infos = [info for info, here in zip(measured_steps.run.ranks, measured_steps.present, strict=True) if here]
     if any(info.point_to_point for info in infos):
         return (
-            "ranks send to each other point to point, as the stages of a pipeline do, which wait for each other by "
-            "design: nobody is named or cleared"
+            "ranks send to each other point to point, and wait for each other in that by design: nobody is named or "
+            "cleared"
         )
     if cycles is None and (rounds := locate_rounds(measured_steps)) is not None:
         return _explain_no_rounds(measured_steps, rounds)

@@ -95,6 +95,7 @@ class Profiler:
         self._pid = os.getpid()
         self._plan, self._recorder, self._step_writer, self._gather_thread = plan, recorder, step_writer, gather_thread
         self._watch = CollectiveWatch(recorder, step_writer.note)
+        step_writer.threads_aside = self._watch.threads_aside
         self._undo = watch_collectives(self._watch) if phases else lambda: None
         if phases:
             with self._watch.leave_out("exchanges between two ranks are"):

@@ -35,6 +35,7 @@ _HOST_BACKENDS = frozenset({"gloo", "mpi"})
 _CPU = torch.device("cpu")
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
+_MOST_THREADS = 1_000
 
 Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -139,6 +140,8 @@ class CollectiveWatch(_PartOfSteps):
         """
         super().__init__("collectives are not recorded", recorder, note)
         self._thread = get_ident()
+        self.threads_aside: set[int] = set()
+        """Identifiers of other threads of the script that have issued collectives; autograd's are none."""
         self.undo: list[Callable[[], None]] = []
         """Puts back what was replaced in models."""
         self.inside = 0
@@ -184,7 +187,11 @@ class CollectiveWatch(_PartOfSteps):
         if self.inside or not (recorder.recording or recorder.between.open):
             return False
         # Autograd runs backward on threads of its own, on which this is the number of the running backward.
-        return get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+        if (thread := get_ident()) == self._thread or torch._C._current_graph_task_id() != -1:
+            return True
+        if len(self.threads_aside) < _MOST_THREADS:
+            self.threads_aside.add(thread)
+        return False
 
     def surround(
         self,

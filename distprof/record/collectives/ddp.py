@@ -28,7 +28,7 @@ from distprof.record.step.timeline import OTHER
 _ALL_REDUCE, _KIND = PHASE_CODE[Phase.ALL_REDUCE], KIND_CODE[CollectiveKind.ALL_REDUCE]
 _STRIDED = torch.strided
 _HIDDEN = (
-    "a communication hook was registered before distprof started: waits are known only for what the hook itself issues "
+    "a communication hook was registered before recording began: waits are known only for what the hook itself issues "
     "through torch.distributed"
 )
 _BUILT_IN = "a built-in communication hook of DDP is registered: all_reduce is counted as backward"

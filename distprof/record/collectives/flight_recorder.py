@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,9 @@ OWN_GROUP = "distprof"
 MAX_FILE_BYTES = 4_000_000
 MIN_STEPS = 3
 """Fewer steps in the ring are not enough to conclude anything."""
+SELDOM_RATIO = 0.5
+"""Of the steps: in so many at most, another thread of the script may issue collectives and training not wait for it, as
+where a checkpoint is saved in the background."""
 _DUMPS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 """torch keeps the collectives of NCCL in a ring of their own."""
 _SORTS = {
@@ -116,15 +119,19 @@ class Unseen(NamedTuple):
     """Collectives that distprof did not see."""
 
     per_step: float
+    """Of those that training may have waited for."""
     note: str
 
 
-def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -> Unseen | None:
+def find_unseen(
+    ring: Mapping[str, Any] | None, records: Iterable[StepRecord], aside: Collection[int] = ()
+) -> Unseen | None:
     """The collectives in finished steps that the ring has and distprof does not. None: there are none.
 
     Args:
         ring: From `read_ring`, called on the thread whose own collectives do not count.
         records: The last steps, in order.
+        aside: Identifiers of the script's threads that issue collectives beside training.
     """
     if ring is None:
         return None
@@ -139,19 +146,33 @@ def find_unseen(ring: Mapping[str, Any] | None, records: Iterable[StepRecord]) -
     oldest_ns = int(ring["complete_since_ns"]) - wall_ns
     whole = [record for record in records if not (record.failed or record.warmup) and record.collectives is not None]
     whole = [record for record in whole if record.segments.begin_ns >= oldest_ns]
-    unseen: Counter[str] = Counter()
-    for record in whole:
-        begin_ns = record.segments.begin_ns + wall_ns
-        end_ns = begin_ns + record.step_host_ns
-        unseen += _compare(record, [item for item in entries if begin_ns <= _read_time(item) < end_ns])
-    if len(whole) < MIN_STEPS or not unseen:
+    if len(whole) < MIN_STEPS:
         return None
-    names = ", ".join(f"{number} {name}" for name, number in sorted(unseen.items()))
-    note = (
-        f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that distprof did not see, "
-        f"probably issued by C++ or compiled code: {names}"
-    )
-    return Unseen(unseen.total() / len(whole), note)
+    issued = [_choose(entries, record.segments.begin_ns + wall_ns, record.step_host_ns) for record in whole]
+    threads = {str(thread) for thread in aside}
+    beside = sum(any(item["thread_id"] in threads for item in items) for items in issued)
+    if beside <= SELDOM_RATIO * len(whole):
+        issued = [[item for item in items if item["thread_id"] not in threads] for items in issued]
+    unseen = sum((_compare(record, items) for record, items in zip(whole, issued, strict=True)), Counter[str]())
+    if unseen:
+        names = ", ".join(f"{number} {name}" for name, number in sorted(unseen.items()))
+        note = (
+            f"PyTorch's Flight Recorder has collectives of the last {len(whole)} steps that distprof did not see, "
+            f"probably issued by C++ or compiled code: {names}"
+        )
+        return Unseen(unseen.total() / len(whole), note)
+    if beside:
+        note = (
+            f"in {beside} of the last {len(whole)} steps another thread of the script issued collectives, which are "
+            "not recorded: training is taken not to wait for them"
+        )
+        return Unseen(0.0, note)
+    return None
+
+
+def _choose(entries: Iterable[Mapping[str, Any]], begin_ns: int, long_ns: int) -> list[Mapping[str, Any]]:
+    """Those of one step."""
+    return [item for item in entries if begin_ns <= _read_time(item) < begin_ns + long_ns]
 
 
 def _is_map_of_used(entry: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from msgspec import structs
@@ -72,6 +72,8 @@ class StepWriter:
         """What samples the rank's GPU. None: nothing does."""
         self.watch_steps: Callable[[Sequence[StepRecord]], None] | None = None
         """Receives steps as they are packed. None: nothing does."""
+        self.threads_aside: Collection[int] = ()
+        """As for `find_unseen`."""
         self.forwards: int | None = None
         """Forwards without gradients of a rank that takes no step. None: it takes steps."""
         self._last: deque[StepRecord] = deque(maxlen=_LAST_STEPS)
@@ -186,7 +188,7 @@ class StepWriter:
                 self._write_gpu()
             unseen = None
             if ended == "completed":
-                unseen = find_unseen(read_ring(), self._last)
+                unseen = find_unseen(read_ring(), self._last, self.threads_aside)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen.note])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
             self._notes += self._recorder.on_device.describe()

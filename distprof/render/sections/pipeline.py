@@ -54,7 +54,9 @@ def describe_shape(pipeline: PipelineReport) -> str:
     stages = NOT_MEASURED if pipeline.num_stages is None else f"{pipeline.num_stages:,}"
     batches = NOT_MEASURED if pipeline.micro_batches is None else f"{pipeline.micro_batches:,}"
     copies = f"{pipeline.replicas:,} x " if pipeline.replicas > 1 else ""
-    return f"{copies}{stages} stages, {batches} micro-batches"
+    chunks = {stage.chunks for stage in pipeline.stages}
+    each = "stages" if chunks == {1} else f"ranks of {' or '.join(f'{number:,}' for number in sorted(chunks))} stages"
+    return f"{copies}{stages} {each}, {batches} micro-batches"
 
 
 def describe_bubble(pipeline: PipelineReport) -> str:

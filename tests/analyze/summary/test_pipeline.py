@@ -15,7 +15,7 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
 from distprof.facts.operations import KINDS
 from distprof.facts.run import COLUMN, Run
-from distprof.render.sections.pipeline import list_pipeline, show_pipeline
+from distprof.render.sections.pipeline import describe_shape, list_pipeline, show_pipeline
 from distprof.render.sections.sections import list_sections
 from distprof.report.pipeline_report import PipelineReport
 from tests.factories import make_run
@@ -272,21 +272,26 @@ def find_ends(rows: Sequence[Row]) -> list[tuple[int, float]]:
     return [(step, max(row[5] + row[6] for row in rows if row[0] == step)) for step in range(12)]
 
 
-def test_what_is_exchanged_inside_a_forward_makes_no_pipeline() -> None:
+@pytest.mark.parametrize(("sent", "is_pipeline"), [(5, False), (75, False), (51, True)])
+def test_what_is_exchanged_inside_a_forward_or_after_all_of_them_makes_no_pipeline(
+    sent: int, is_pipeline: bool
+) -> None:
+    """As in sequence parallelism, or where ranks pass their gradients around in a ring."""
     rows: list[list[Row]] = [
         [
             row
             for step in range(12)
             for row in (
                 (step, FORWARD, 0, -1, 0, step * 100.0, 50, 20),
-                (step, SEND, -1, 1 - rank, 0, step * 100.0 + 5, 10, 10),
-                (step, RECEIVE, -1, 1 - rank, 0, step * 100.0 + 15, 10, 10),
-                (step, BACKWARD, 0, -1, 0, step * 100.0 + 50, 20, 0),
+                (step, SEND, -1, 1 - rank, 0, step * 100.0 + sent, 2, 2),
+                (step, RECEIVE, -1, 1 - rank, 0, step * 100.0 + sent + 2, 2, 2),
+                (step, BACKWARD, 0, -1, 0, step * 100.0 + 55, 20, 0),
             )
         ]
         for rank in range(2)
     ]
-    assert analyze(make_job(rows)).pipeline is None
+    found = analyze(make_job(rows))
+    assert (found.pipeline is not None) == is_pipeline == ("pipeline" in found.verdict.reason)
     assert analyze(make_run(num_ranks=2, num_steps=12)).pipeline is None
 
 
@@ -295,6 +300,11 @@ def test_the_table_and_the_line_on_the_screen() -> None:
     whole = analyze(run)
     (fact,) = list_pipeline(whole)
     assert fact.text == "4 stages, 8 micro-batches: bubble 27.3 % (equal stages: 27.3 %)"
+    assert whole.pipeline is not None
+    for chunks, text in (((2, 2, 2, 2), "4 ranks of 2 stages,"), ((2, 2, 1, 1), "4 ranks of 1 or 2 stages,")):
+        stages = zip(whole.pipeline.stages, chunks, strict=True)
+        changed = tuple(structs.replace(stage, chunks=number) for stage, number in stages)
+        assert describe_shape(structs.replace(whole.pipeline, stages=changed)).startswith(text)
     section = show_pipeline(whole)
     assert [column.head for column in section.columns][:3] == ["rank", "stage", "micro-batches"]
     assert [row[1:3] for row in section.rows] == [(str(stage), "8") for stage in range(4)]

@@ -21,13 +21,15 @@ from distprof.profiler.job.run_files import JobPlan
 from distprof.profiler.rank import build_profiler
 from distprof.profiler.rank.build_profiler import HostOptions, Job, start_profiler
 from distprof.record.gather import background_consumer
+from distprof.record.gather.gather import GatherThread
 from distprof.record.hosts import clock_sync, link_probe
+from distprof.record.hosts.scheduling import SchedulingWatch
 from distprof.storage.run_folder import read_run
 from distprof.world import World
 from tests.ranks import call_on_ranks
 
 
-def start_job(world: World, runs_dir: str, **options: Any) -> Job:
+def start_job(world: World, runs_dir: str, record: str = "auto", **options: Any) -> Job:
     return start_profiler(
         world,
         JobPlan(
@@ -35,7 +37,8 @@ def start_job(world: World, runs_dir: str, **options: Any) -> Job:
             hardware=HardwareConfig(peak=1e9),
         ),
         ProfileConfig(
-            level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None
+            level="phases", nvtx=False, nvtx_module_depth=0, window_s=0.05, shadow_every=0, max_overhead_ratio=None,
+            record=record,
         ),
         print_line=lambda text: None, **options,
     )  # fmt: skip
@@ -75,6 +78,24 @@ def work_on_one_host(world: World, runs_dir: str) -> None:
         assert readings == [(0, 0, 0), (1, 0, 0)] * 2 and run.meta.link_readings == ()
         first, _, last, _ = (reading.at_ns for reading in run.meta.clock_readings)
         assert first < run.column("begin_host_ns").min() and run.column("begin_host_ns").max() < last
+
+
+def share_cores(world: World, runs_dir: str) -> None:
+    windows_s: list[float] = []
+
+    def make(**options: Any) -> GatherThread:
+        windows_s.append(options["window_s"])
+        return GatherThread(**options)
+
+    build_profiler.GatherThread = make  # type: ignore[assignment,misc]
+    for record, ranks_per_core in (("auto", 1.0), ("auto", 3.0), ("auto", 64.0), ("all", 3.0)):
+        SchedulingWatch.count_ranks_per_core = lambda self, local_ranks, shared=ranks_per_core: shared  # type: ignore[method-assign,misc]
+        start_job(world, runs_dir, record).profiler.close()
+    assert windows_s == pytest.approx([0.05, 0.15, 0.2, 0.05])
+
+
+def test_ranks_that_share_a_core_gather_less_often_unless_all_is_to_be_recorded(tmp_path: Path) -> None:
+    call_on_ranks(1, share_cores, str(tmp_path / "runs"), tmp_path=tmp_path)
 
 
 def test_ranks_of_one_host_share_a_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,32 @@ def test_the_host_sees_a_collective_of_gloo_end_and_how_long_it_blocks(
     (seen,) = record.collectives or ()
     wanted = (clock.now, 700) if backend == "gloo" else (None, None)
     assert (seen.end_ns, seen.exposed_ns) == wanted
+
+
+def test_threads_that_issue_collectives_beside_a_recorded_step_are_known() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    recorder, threads = Recorder(), []
+    watch = CollectiveWatch(recorder)
+    undo = watch_collectives(watch)
+
+    def reduce() -> None:
+        threads.append(threading.get_ident())
+        dist.all_reduce(torch.ones(1))
+
+    def reduce_aside() -> None:
+        thread = threading.Thread(target=reduce)
+        thread.start()
+        thread.join()
+
+    reduce_aside()  # no step is open
+    recorder.begin_step(0, warmup=False)
+    reduce()
+    assert not watch.threads_aside
+    reduce_aside()
+    recorder.end_step()
+    undo()
+    dist.destroy_process_group()
+    assert watch.threads_aside == {threads[-1]}
 
 
 NOTE = "collectives are not recorded from step 0 on: LookupError: ours"

@@ -112,7 +112,7 @@ def keep_the_users_hook(world: World) -> None:
         for record in records[2:]:
             check_buckets(record, count_bytes(make_model()))
     losses, records, (note,) = profile(early=register_python)
-    assert losses == plain and "was registered before distprof started" in note
+    assert losses == plain and "was registered before recording began" in note
     for record in records[2:]:  # seen where the hook issues them: halves
         check_buckets(record, count_bytes(make_model()) // 2, ends_seen=False)
 

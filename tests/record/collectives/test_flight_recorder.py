@@ -72,6 +72,24 @@ def test_messages_between_two_and_distprofs_own_do_not_count(changes: dict[str, 
     assert find_unseen(make_ring(["gloo:broadcast"], 4, begin_ns), records) is not None
 
 
+@pytest.mark.parametrize(("busy", "hides"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
+def test_what_another_thread_issues_in_few_steps_hides_nobody_and_is_said(busy: int, hides: bool) -> None:
+    begin_ns = time.monotonic_ns()
+    records = [make_record(begin_ns + step * STEP_NS, [0]) for step in range(4)]
+    ring = make_ring(["gloo:all_reduce"], 4, begin_ns)
+    ring["entries"] += make_ring(["gloo:all_gather"] * 5, busy, begin_ns, thread_id="22")["entries"][1:]
+    alone = find_unseen(ring, records)
+    assert (alone is not None) == (busy > 0)
+    unseen = find_unseen(ring, records, {21, 22})
+    if hides:
+        assert unseen == alone and alone is not None and alone.per_step == 5 * busy / 4
+    elif busy:
+        assert unseen is not None and unseen.per_step == 0
+        assert unseen.note.startswith(f"in {busy} of the last 4 steps another thread of the script issued collectives")
+    else:
+        assert unseen is None
+
+
 def test_ddps_map_of_used_parameters_hides_nobody() -> None:
     begin_ns = time.monotonic_ns()
     records = [make_record(begin_ns + step * STEP_NS, []) for step in range(4)]
