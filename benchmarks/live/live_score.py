@@ -43,6 +43,8 @@ class LiveOutcome(Struct, frozen=True, kw_only=True):
     """Without ``own``, the largest first."""
     own: tuple[Named, ...]
     """What holds the loop up by itself, and is named."""
+    replay_ratio: float | None
+    """By how much the median recorded step, replayed without a change, differs from what it took. None: no replay."""
 
     @property
     def rank_is_right(self) -> bool:
@@ -92,8 +94,9 @@ def score(truth: LiveTruth, report: Report) -> LiveOutcome:
     found = list_named(report)
     own = tuple(item for item in found if _is_own(job, item.answer))
     return LiveOutcome(
-        job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own
-    )
+        job=job, cost=cost, hidden=hidden, named=tuple(item for item in found if item not in own), own=own,
+        replay_ratio=None if report.replay is None else report.replay.median_ratio,
+    )  # fmt: skip
 
 
 def _read_cost(item: CauseReport | Verdict) -> Estimate | None:

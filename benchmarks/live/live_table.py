@@ -34,6 +34,8 @@ def describe_outcome(outcome: LiveOutcome) -> str:
     said = "; ".join(map(_describe_named, outcome.named)) or "nobody"
     if outcome.own:
         said += f"; of the loop itself: {'; '.join(map(_describe_named, outcome.own))}"
+    if outcome.replay_ratio is not None:
+        said += f"; replay off by {_show_finely(outcome.replay_ratio)}"
     if outcome.job.delay is None:
         return f"{describe_job(outcome.job)}: {'right' if outcome.is_right else 'FALSE ALARM'}, named: {said}"
     judgement = "right" if outcome.hit else "right rank" if outcome.rank_is_right else "WRONG"
@@ -63,6 +65,9 @@ def tabulate_outcomes(outcomes: Sequence[LiveOutcome], failed: int) -> str:
             lines.append(_write_row(loop or "all", kind[2], chosen))
     hidden = sum(outcome.hidden for outcome in outcomes)
     notes = [f"Left out: {hidden} jobs in which at most a quarter of the delay reached the step."] if hidden else []
+    if replays := [outcome.replay_ratio for outcome in outcomes if outcome.replay_ratio is not None]:
+        middle, worst = (_show_finely(ratio) for ratio in (statistics.median(replays), max(replays)))
+        notes.append(f"Replay: off by {middle} of a step in the median of {len(replays)} jobs, {worst} in the worst.")
     if failed:
         notes.append(f"Failed: {failed} jobs, which did not end.")
     return "\n".join([*lines, *([""] if notes else []), *notes])
@@ -105,3 +110,7 @@ def _share(answers: Iterable[bool]) -> str:
 
 def _show(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
+
+
+def _show_finely(ratio: float) -> str:
+    return f"{100 * ratio:.2f} %"

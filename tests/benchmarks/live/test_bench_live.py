@@ -18,14 +18,14 @@ from benchmarks.live.live_table import describe_outcome, tabulate_outcomes
 from distprof.analyze import analyze
 from distprof.errors import DataError
 from distprof.report.report import Report
-from distprof.report.wait_report import CauseReport, Causes, Estimate, VerdictKind
+from distprof.report.wait_report import CauseReport, Causes, Estimate, ReplayError, VerdictKind
 from tests.benchmarks.live.test_bench_live_truth import CALM_JOB, LATE, LATE_JOB, make_half
 from tests.factories import MS, make_run
 from tests.faults.forked import Command, Started, start
 from tests.ranks import find_ports, tell_rank
 
 SURE = Estimate(value=0.05, low=0.04, high=0.06)
-WITHOUT_CAUSES = analyze(make_run())
+WITHOUT_CAUSES = structs.replace(analyze(make_run()), replay=None)
 
 
 def test_every_place_of_every_loop_is_drawn() -> None:
@@ -61,11 +61,13 @@ def make_report(*causes: CauseReport) -> Report:
     return structs.replace(WITHOUT_CAUSES, causes=found)
 
 
-def judge(job: LiveJob, *causes: CauseReport, costs_ns: float = 2.0 * MS) -> LiveOutcome:
+def judge(
+    job: LiveJob, *causes: CauseReport, costs_ns: float = 2.0 * MS, replay: ReplayError | None = None
+) -> LiveOutcome:
     halves = tuple(tuple(make_half([costs_ns] * 3)) for _ in range(2))
     delay_ns = 2.0 * MS if job.delay else 0.0
     truth = LiveTruth(job=job, delay_ns=delay_ns, judged_ns=(), halves=halves if job.delay else ())
-    return score(truth, make_report(*causes))
+    return score(truth, structs.replace(make_report(*causes), replay=replay))
 
 
 RIGHT = make_cause(VerdictKind.SLOW_RANK, 1, "backward", 2.5 * MS)
@@ -127,6 +129,14 @@ def test_stalls_have_a_row_of_their_own() -> None:
     row = tabulate_outcomes([judge(LATE_JOB), outcome], failed=0).splitlines()[3]
     assert row.startswith("| accumulation | 5.0 %, in random steps | 1 | 0.0 %")
     assert "rank 1 computes in gradient hook in one of 10 steps, at random, costs" in describe_outcome(outcome)
+
+
+def test_it_is_said_how_well_each_job_is_replayed() -> None:
+    ratios = (0.0012, 0.0034, 0.05)
+    outcomes = [judge(LATE_JOB, replay=ReplayError(median_ratio=ratio, worst_ratio=1.0)) for ratio in ratios]
+    assert describe_outcome(outcomes[1]).endswith("named: nobody; replay off by 0.34 %")
+    last = tabulate_outcomes([*outcomes, judge(LATE_JOB)], failed=0).splitlines()[-1]
+    assert last == "Replay: off by 0.34 % of a step in the median of 3 jobs, 5.00 % in the worst."
 
 
 def test_an_interval_holds_the_measured_cost_or_not() -> None:
