@@ -180,12 +180,14 @@ def _allow_for_other_transfers(
 
 def _list_other_transfers(cycles: SyncCycles, *candidates: CandidateCause) -> list[Counterfactual]:
     """That transfers are as in the quicker or the slower half of the cycles in which some causes act, by their
-    quartiles, where ranks share a host's cores and transfers are its work; none on a device."""
+    quartiles, but by no more than these causes take, where ranks share a host's cores and transfers are its work; none
+    on a device."""
     acts = np.logical_or.reduce([item.acts for item in candidates])
     total_ns = cycles.transfer_ns.max(axis=0).sum(axis=1)[acts]
     if cycles.clock is not Clock.HOST or cycles.ahead is not None or len(total_ns) < FEW or not total_ns.any():
         return []
-    ratios = 1 - np.quantile(total_ns, QUARTILES) / total_ns.mean()
+    most = sum(item.taken_ns for item in candidates) / float(total_ns.sum())
+    ratios = np.clip(1 - np.quantile(total_ns, QUARTILES) / total_ns.mean(), -most, most)
     return [Counterfactual(transfer_ns=acts[:, None] * cycles.transfer_ns * ratio) for ratio in ratios.tolist()]
 
 
