@@ -92,7 +92,7 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     as_is_ns = replay_without(cycles, ())
     listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
     listed = _allow_for_other_transfers(cycles, as_is_ns, listed)
-    listed = [(item, cost) for item, cost in listed if _is_known(cost.lost_ratio) or _is_known(cost.alone_ratio)]
+    listed = [(item, cost) for item, cost in listed if _remains(item, cost)]
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     counterfactuals = [item.counterfactual for item, _ in kept]
     joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
@@ -129,6 +129,13 @@ def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
         if ratio.value >= least and (ratio.low > 0 or (cost.is_sure and _is_known(ratio))):
             return True
     return False
+
+
+def _remains(item: CandidateCause, cost: Cost) -> bool:
+    """Whether it is still listed once its intervals hold what else may change. Events must cost something in any case:
+    on a crowded machine some rank always has the more of them."""
+    ratios = (cost.lost_ratio, cost.alone_ratio)
+    return any(_is_known(ratio) and (ratio.low > 0 or not item.is_irregular) for ratio in ratios)
 
 
 def _is_known(ratio: Estimate) -> bool:
