@@ -39,8 +39,6 @@ SEEN_RATIO = 0.25
 WIDEST_ERROR = 4.0
 """Where the interval of a cost reaches 0, the cost is listed if the interval ends at most this many times its value
 below it: beyond, the steps were too few or too unlike each other to say how much it is."""
-LEAST_DOUBTED_RATIO = 0.01
-"""Share of the step: events that cost less are not listed where their interval reaches 0."""
 QUARTILES = (0.25, 0.75)
 
 
@@ -134,9 +132,9 @@ def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
 
 
 def _remains(item: CandidateCause, cost: Cost) -> bool:
-    """Whether it is still listed once its intervals hold what else may change. Events that cost little must cost
+    """Whether it is still listed once its intervals hold what else may change. Events that cost little must then cost
     something in any case: on a crowded machine some rank always has more of them."""
-    least = LEAST_DOUBTED_RATIO if item.is_irregular else 0.0
+    least = MIN_TAKEN_RATIO if item.is_irregular else 0.0
     return any(
         _is_known(ratio) and (ratio.low > 0 or ratio.value >= least) for ratio in (cost.lost_ratio, cost.alone_ratio)
     )

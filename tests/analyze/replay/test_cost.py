@@ -103,7 +103,7 @@ def test_a_cost_that_may_be_anything_is_not_listed_by_hand() -> None:
 
 
 def alternate(cycles: SyncCycles, slow_ns: float) -> SyncCycles:
-    """Every second transfer takes 10, and the others this long, as where ranks share cores."""
+    """Every second transfer takes this long, as where ranks share cores."""
     cycles.transfer_ns[:, ::2] = slow_ns
     blocked_ns = cycles.work_ns.max(axis=0) - cycles.work_ns + cycles.transfer_ns
     return structs.replace(cycles, blocked_ns=blocked_ns)
@@ -122,17 +122,17 @@ def test_what_a_late_rank_takes_is_as_much_as_transfers_without_it_may_change_by
 @pytest.mark.parametrize(
     ("slow_ns", "late_ns", "pattern", "listed"),
     [
-        (10, 1.5, Pattern.INTERMITTENT, True), (14, 1.5, Pattern.INTERMITTENT, False),
-        (14, 1.5, Pattern.PERSISTENT, True), (14, 2, Pattern.INTERMITTENT, True),
+        (10_000, 800, Pattern.INTERMITTENT, True), (14_000, 800, Pattern.INTERMITTENT, False),
+        (14_000, 800, Pattern.PERSISTENT, True), (14_000, 1000, Pattern.INTERMITTENT, True),
     ],
 )  # fmt: skip
 def test_events_that_cost_little_and_may_cost_nothing_are_not_listed_by_hand(
     slow_ns: float, late_ns: float, pattern: Pattern, listed: bool
 ) -> None:
-    """As above, but rank 1 is late in two of three steps: by 1.5 that is 0.9 % of them, by 2 it is 1.2 %."""
-    cycles = make_cycles([100, 100], 10)
+    """As above, but rank 1 is late in two of three steps: by 800 that is 0.48 % of them, by 1,000 0.60 %."""
+    cycles = make_cycles([100_000, 100_000], 10_000)
     acts = np.arange(STEPS) % 3 > 0
-    cycles.work_ns[1, acts] = 100 + late_ns
+    cycles.work_ns[1, acts] += late_ns
     taken_ns = np.where(acts, late_ns, 0.0)[:, None]
     late = structs.replace(
         candidate(1, late_ns), acts=acts, pattern=pattern, counterfactual=Counterfactual(work_ns={1: taken_ns})
