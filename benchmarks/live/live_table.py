@@ -35,7 +35,7 @@ def describe_outcome(outcome: LiveOutcome) -> str:
     if outcome.own:
         said += f"; of the loop itself: {'; '.join(map(_describe_named, outcome.own))}"
     if outcome.replay_ratio is not None:
-        said += f"; replay off by {_show_finely(outcome.replay_ratio)}"
+        said += f"; replay off by {_show(outcome.replay_ratio, 2)}"
     if outcome.job.delay is None:
         return f"{describe_job(outcome.job)}: {'right' if outcome.is_right else 'FALSE ALARM'}, named: {said}"
     judgement = "right" if outcome.hit else "right rank" if outcome.rank_is_right else "WRONG"
@@ -66,7 +66,7 @@ def tabulate_outcomes(outcomes: Sequence[LiveOutcome], failed: int) -> str:
     hidden = sum(outcome.hidden for outcome in outcomes)
     notes = [f"Left out: {hidden} jobs in which at most a quarter of the delay reached the step."] if hidden else []
     if replays := [outcome.replay_ratio for outcome in outcomes if outcome.replay_ratio is not None]:
-        middle, worst = (_show_finely(ratio) for ratio in (statistics.median(replays), max(replays)))
+        middle, worst = (_show(ratio, 2) for ratio in (statistics.median(replays), max(replays)))
         notes.append(f"Replay: off by {middle} of a step in the median of {len(replays)} jobs, {worst} in the worst.")
     if failed:
         notes.append(f"Failed: {failed} jobs, which did not end.")
@@ -108,9 +108,5 @@ def _share(answers: Iterable[bool]) -> str:
     return _show(sum(values) / len(values)) if values else NOT_MEASURED
 
 
-def _show(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
-
-
-def _show_finely(ratio: float) -> str:
-    return f"{100 * ratio:.2f} %"
+def _show(ratio: float, digits: int = 1) -> str:
+    return f"{100 * ratio:.{digits}f} %"

@@ -163,7 +163,9 @@ class Job:
         self._rendezvous, self._failed = rendezvous, failed
         self._bystander = bystander is not None
         thread, self._thread = bystander or (threading.get_ident(), threading.get_native_id())
-        self._ranks_per_core = SchedulingWatch().count_ranks_per_core(context.world.identity.local_world_size)
+        self._ranks_per_core = 1.0
+        if context.profile.record == "auto":
+            self._ranks_per_core = SchedulingWatch().count_ranks_per_core(context.world.identity.local_world_size)
         self._opened: OpenRankContext | None = None
         self._run_id = ""
         self._peak: Peak | None = None
@@ -422,7 +424,7 @@ class Job:
     def _make_gather_thread(self) -> GatherThread:
         context, step_writer = self._context, self._step_writer
         # A round holds up all ranks that share a core, one after the other, so there are fewer.
-        apart = min(self._ranks_per_core, MOST_WINDOWS_APART) if context.profile.record == "auto" else 1.0
+        apart = min(self._ranks_per_core, MOST_WINDOWS_APART)
         switch = RecordingSwitch(self._shadows, self._recorder, step_writer.note)
         return GatherThread(
             take=partial(step_writer.take, most=STEPS_AT_ONCE), end=partial(step_writer.end, "completed"),

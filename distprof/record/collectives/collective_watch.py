@@ -36,6 +36,7 @@ _CPU = torch.device("cpu")
 _DEEPEST = 16
 """How many callers are looked at for a hook."""
 _MOST_THREADS = 1_000
+"""Of the script's that are kept."""
 
 Watch = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -182,7 +183,8 @@ class CollectiveWatch(_PartOfSteps):
         self._thread = get_ident()
 
     def is_ours(self) -> bool:
-        """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded."""
+        """Whether a call is looked at: of the training thread or of autograd's, and no part of one that is recorded.
+        Another thread of the script is kept."""
         recorder = self.recorder
         if self.inside or not (recorder.recording or recorder.between.open):
             return False

@@ -188,7 +188,8 @@ class StepWriter:
                 self._write_gpu()
             unseen = None
             if ended == "completed":
-                unseen = find_unseen(read_ring(), self._last, tuple(self.threads_aside))
+                aside = tuple(self.threads_aside)  # another thread may add one meanwhile
+                unseen = find_unseen(read_ring(), self._last, aside)
                 self._notes += [*name_unseen(list(self._last)), *([] if unseen is None else [unseen.note])]
             self._notes += [_describe_broken(phase, seen) for phase, seen in self._broken.items()]
             self._notes += self._recorder.on_device.describe()

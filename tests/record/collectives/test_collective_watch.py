@@ -54,8 +54,7 @@ def test_the_host_sees_a_collective_of_gloo_end_and_how_long_it_blocks(
     assert (seen.end_ns, seen.exposed_ns) == wanted
 
 
-def test_threads_that_issue_collectives_beside_a_recorded_step_are_known() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def test_threads_that_issue_collectives_beside_a_recorded_step_are_known(backend: str) -> None:
     recorder, threads = Recorder(), []
     watch = CollectiveWatch(recorder)
     undo = watch_collectives(watch)
@@ -76,7 +75,6 @@ def test_threads_that_issue_collectives_beside_a_recorded_step_are_known() -> No
     reduce_aside()
     recorder.end_step()
     undo()
-    dist.destroy_process_group()
     assert watch.threads_aside == {threads[-1]}
 
 
