@@ -89,6 +89,7 @@ class Functions:
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         optimizers, search, guard, part = self._optimizers, self._search, self._guard, self._backward
+        session = self._session
 
         def after(args: Arguments, result: Any) -> None:
             if optimizers.in_backward is not None:
@@ -97,14 +98,14 @@ class Functions:
                 search.end_backward()
 
         watched = surround(
-            original, guard, part, before=self._begin_backward, after=after, leave=self._session.exit, trains=True
+            original, guard, part, before=self._begin_backward, after=after, leave=session.exit, trains=True
         )
 
         @functools.wraps(original)
         def watched_quickly(*args: Any, **options: Any) -> Any:
             if is_compiling() or guard.inside or not search.repeated or guard.thread != get_ident():
                 return watched(*args, **options)
-            search.count_backward()
+            session.found_micro_steps += 1
             guard.inside, guard.part = 1, part
             try:
                 result = original(*args, **options)
@@ -117,7 +118,6 @@ class Functions:
 
         leave_out_of_warnings(watched_quickly)
         skip_compile(watched_quickly)
-        skip_compile(search.count_backward, wholly=True)
         return watched_quickly
 
     def _begin_backward(self, args: Arguments, options: Options) -> bool:
@@ -125,7 +125,7 @@ class Functions:
             return False
         session = self._session
         if session.open:
-            session.add_micro_step()
+            session.found_micro_steps += 1
         return session.enter(_BACKWARD)
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:

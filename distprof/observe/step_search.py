@@ -91,11 +91,6 @@ class StepSearch:
             return False
         return session.user_steps or (self.settled and self._worked and not self.cycle.learning)
 
-    def count_backward(self) -> None:
-        """Gradients of a repeated forward are computed."""
-        self._backwards += 1
-        self._session.add_micro_step()
-
     def begin_fetch(self, *, grad_on: bool) -> bool:
         """A batch is taken from a DataLoader."""
         if self._session.user_steps:

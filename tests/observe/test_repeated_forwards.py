@@ -38,8 +38,7 @@ class Counted(Told):
     def exit(self, *, raised: bool = False) -> None:
         pass
 
-    def add_micro_step(self) -> None:
-        super().add_micro_step()
+    def see_micro_step(self) -> None:
         self.log.append("micro-step")
 
 

@@ -87,11 +87,20 @@ class Told:
         self._stretches -= 1
         self.log.append(">")
 
+    @property
+    def found_micro_steps(self) -> int:
+        return 0
+
+    @found_micro_steps.setter
+    def found_micro_steps(self, number: int) -> None:
+        assert self.open and number == 1
+        self.see_micro_step()
+
+    def see_micro_step(self) -> None:
+        """One more micro-step has been found."""
+
     def add_sequences(self, squared_lengths: int) -> None:
         pass
-
-    def add_micro_step(self) -> None:
-        assert self.open
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         assert self.open

@@ -91,7 +91,7 @@ class Recording(GuardedCalls):
         self._half_steps: HalfSteps | None = HalfSteps()
         self.in_doubt = False
         """Whether to look, before the next step, if there is still a job. Another thread may set it."""
-        self.own_ns = self.forwards = 0
+        self.own_ns = self.forwards = self.found_micro_steps = 0
         """See `distprof.observe.observer_target.ObserverTarget`."""
 
     @property
@@ -181,6 +181,7 @@ class Recording(GuardedCalls):
             self._make_boundary("a step").fail(error)
             return False
         self._number, self._opener, self.open, self._found = self._number + 1, by, True, 0
+        self.found_micro_steps = 0
         return True
 
     def end_step(self, error: BaseException | None = None, *, failed: bool = False, doubted: bool = False) -> None:
@@ -204,6 +205,7 @@ class Recording(GuardedCalls):
             self._look_for_halves(self._half_steps, timeline.codes[: timeline.count])
         if not isinstance(error, BaseException):
             error = RuntimeError("the step failed") if failed else None
+        recorder.work.found_micro_steps = self.found_micro_steps
         try:
             profiler.end_step(error)
         except Exception as failure:  # flat: in every step
@@ -288,11 +290,6 @@ class Recording(GuardedCalls):
         """Adds the squares of the lengths of sequences that were found in a forward."""
         if self._recorder is not None and self.open:
             self._recorder.work.add_sequences(squared_lengths)
-
-    def add_micro_step(self) -> None:
-        """Counts a micro-step that was found, unless the loop counts its own; see `Session.add_work`."""
-        if self._recorder is not None and self.open:
-            self._recorder.work.add_micro_step()
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Records the open step's loss and gradient norm; device tensors are read later, without synchronising."""

@@ -16,7 +16,7 @@ class StepWork:
 
     def begin_step(self) -> None:
         """Forgets the step before."""
-        self.tokens = self._micro_steps = self._found_micro_steps = 0
+        self.tokens = self._micro_steps = self.found_micro_steps = 0  # those that were found are set at its end
         self._squared_lengths = self._found_squared_lengths = 0
         self._loss: Any = None
         self._grad_norm: Any = None
@@ -24,7 +24,7 @@ class StepWork:
     @property
     def micro_steps(self) -> int:
         """How many there were."""
-        return self._micro_steps or self._found_micro_steps
+        return self._micro_steps or self.found_micro_steps
 
     @property
     def squared_lengths(self) -> int:
@@ -40,10 +40,6 @@ class StepWork:
     def add_sequences(self, squared_lengths: int) -> None:
         """Adds the squares of the lengths of sequences that were found."""
         self._found_squared_lengths += squared_lengths
-
-    def add_micro_step(self) -> None:
-        """Counts a micro-step that was found."""
-        self._found_micro_steps += 1
 
     def keep_scalars(self, *, loss: Any = None, grad_norm: Any = None) -> None:
         """Keeps loss and gradient norm: numbers, or tensors that are read once the device is done."""
