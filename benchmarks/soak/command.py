@@ -1,4 +1,4 @@
-"""The soak: for as long as it is told, ranks train while they are killed, stopped, delayed, and kept from writing."""
+"""The soak: ranks train, for as long as it is told, while they are killed, stopped, delayed, cut off, or cannot write."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak.cut_links import can_cut, cut_links
 from benchmarks.soak.folder_check import (
     UNDISTURBED_STEPS,
     Counts,
@@ -48,18 +49,20 @@ HELD_S = 1.5
 DELAYED_STEPS, SETTLE_STEPS = UNDISTURBED_STEPS + 20, 10
 QUIET_RATIO = 0.05
 """Of the cores' time: where others take more, a rank that is named may well have been slow."""
-MOST_KILLS = 3
-"""In one job; then another one begins."""
-EVENTS = ("kill", "stop", "delay", "full disk")
+MOST_RESTARTS = 3
+"""Of one job; then another one begins."""
+CUT = "cut link"
+EVENTS = ("kill", "stop", "delay", "full disk", CUT)
 DESCRIPTION = f"""\
 Trains gloo ranks under torchrun's elastic agent, with distprof attached, and disturbs them at random: a rank is
-killed, and all are started again; stopped for a while; delayed in each step; or cannot write any more, and is then
-killed (a limit on the size of files stands in for a full disk). After every event it checks that the run folder is
-readable, that no row that had been flushed is lost, and that the verdict names nobody for the {UNDISTURBED_STEPS} or
-more undisturbed steps before, and the delayed rank for delayed steps; where others used more than {QUIET_RATIO:.0%} of
-the cores' time meanwhile, a wrong one is only counted. After every job it checks that each start is a generation, that
-the last one completed, and that no process, port or file in shared memory is left. Exit code 1: something of this
-failed.
+killed, and all are started again; stopped for a while; delayed in each step; cut off from the others, all its
+connections to them at once, so that training fails and is started again (needs root and iproute2; elsewhere it is
+killed instead); or cannot write any more, and is then killed (a limit on the size of files stands in for a full disk).
+After every event it checks that the run folder is readable, that no row that had been flushed is lost, and that the
+verdict names nobody for the {UNDISTURBED_STEPS} or more undisturbed steps before, and the delayed rank for delayed
+steps; where others used more than {QUIET_RATIO:.0%} of the cores' time meanwhile, a wrong one is only counted. After
+every job it checks that each start is a generation, that the last one completed, and that no process, port or file in
+shared memory is left. Exit code 1: something of this failed.
 """
 
 
@@ -109,21 +112,22 @@ class SoakJob:
         """Starts it in a folder of its own."""
         self._place, self._ranks, self._draws, self._counts = place, ranks, draws, counts
         self._mark = f"DISTPROF_SOAK={uuid.uuid4().hex}"
-        self._kills, self._rows, self._first = 0, Rows(), 0
+        self._restarts, self._rows, self._first, self._can_cut = 0, Rows(), 0, can_cut()
         self._tails: dict[Path, RankTail] = {}
         self._others = (0.0, time.monotonic())
         name, _, value = self._mark.partition("=")
         environment = os.environ | {name: value, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        launch += [f"--max-restarts={MOST_RESTARTS}"]
         self._log = (place / "log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, *launch, f"--max-restarts={MOST_KILLS}", "-m", "distprof.attach", f"runs_dir={place}/runs",
+            [sys.executable, *launch, "-m", "distprof.attach", f"runs_dir={place}/runs",
               "profile.window_s=0.2", "profile.keep_steps=1000000", str(PROGRAM), str(place)],
             env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def run(self, until_s: float, events: int | None) -> None:
-        """Disturbs it until the time is over, so many events are done, or it may not be killed any more; ends it.
+        """Disturbs it until the time is over, so many events are done, or it may not be started again; ends it.
 
         Raises:
             DistprofError: It did not go on, or could not be read.
@@ -132,12 +136,13 @@ class SoakJob:
         folder = find_folder(self._place / "runs")
         assert folder is not None
         self._others, count = self._read_others(), 0
-        while time.monotonic() < until_s and count != events and self._kills < MOST_KILLS:
+        while time.monotonic() < until_s and count != events and self._restarts < MOST_RESTARTS:
             self._train(folder, self._first + UNDISTURBED_STEPS + SETTLE_STEPS)
             last, quiet = count_steps(folder, self._tails)[1], self._was_quiet()
             check_verdict(folder, self._first, last, None, self._counts, quiet=quiet)
             self._rows = check_rows(folder, self._rows, self._counts)
             event = self._draws.choice(EVENTS)
+            event = "kill" if event == CUT and not self._can_cut else event
             self._counts.events[event] = self._counts.events.get(event, 0) + 1
             self._disturb(folder, event, self._draws.randrange(self._ranks))
             self._rows = check_rows(folder, self._rows, self._counts)
@@ -145,9 +150,12 @@ class SoakJob:
         self._finish(folder)
 
     def _disturb(self, folder: Path, event: str, rank: int) -> None:
-        pid = [*list_pids(folder)][rank]
+        pids = [*list_pids(folder)]
+        pid = pids[rank]
         if event == "kill":
-            self._kill(folder, pid)
+            self._restart(folder, lambda: os.kill(pid, signal.SIGKILL))
+        elif event == CUT:
+            self._restart(folder, lambda: cut_links(pid, [other for other in pids if other != pid]))
         elif event == "stop":
             os.kill(pid, signal.SIGSTOP)
             time.sleep(HELD_S)
@@ -165,7 +173,7 @@ class SoakJob:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 100, before[1]))
             time.sleep(HELD_S)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-            self._kill(folder, pid)  # it writes nothing more
+            self._restart(folder, lambda: os.kill(pid, signal.SIGKILL))  # it writes nothing more
         steps = count_steps(folder, self._tails)[1]
         self._train(folder, steps + 2 * SETTLE_STEPS)
         self._first, self._others = count_steps(folder, self._tails)[1], self._read_others()
@@ -179,18 +187,18 @@ class SoakJob:
         (before_s, began_s), (after_s, now_s) = self._others, self._read_others()
         return after_s - before_s < QUIET_RATIO * (now_s - began_s) * (os.cpu_count() or 1)
 
-    def _kill(self, folder: Path, pid: int) -> None:
+    def _restart(self, folder: Path, disturb: Callable[[], object]) -> None:
         self._rows = check_rows(folder, self._rows, self._counts)
-        self._kills += 1
-        os.kill(pid, signal.SIGKILL)
+        self._restarts += 1
+        disturb()
         self._train(folder, SETTLE_STEPS)
 
     def _train(self, folder: Path, steps: int) -> None:
         def is_there() -> bool:
             number, done = count_steps(folder, self._tails)
-            return number == self._kills and done >= steps
+            return number == self._restarts and done >= steps
 
-        self._wait(f"step {steps} of generation {self._kills}", is_there)
+        self._wait(f"step {steps} of generation {self._restarts}", is_there)
 
     def _wait(self, what: str, holds: Callable[[], bool]) -> None:
         until_s = time.monotonic() + LIMIT_S
@@ -210,7 +218,7 @@ class SoakJob:
         self._rows = check_rows(folder, self._rows, self._counts)
         run, _ = read_generations(folder)
         found, ended = sorted([*run.others, run.generation]), {info.ended for info in run.ranks}
-        if code or found != [*range(self._kills + 1)] or ended != {"completed"}:
+        if code or found != [*range(self._restarts + 1)] or ended != {"completed"}:
             self._counts.failures.append(f"{folder}: exit code {code}, generations {found}, the ranks ended {ended}")
         if not (folder / "report.json").exists():
             self._counts.failures.append(f"{folder}: no report was written")

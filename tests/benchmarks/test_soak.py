@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.soak.cut_links import can_cut, cut_links
 from benchmarks.soak.folder_check import Counts, check_rows, check_verdict, count_steps, read_rows
 from benchmarks.soak.leftovers import list_processes
 from distprof.facts.run import COLUMN
@@ -61,12 +63,44 @@ def test_processes_are_known_by_what_they_were_started_with() -> None:
     assert not list_processes("DISTPROF_SOAK=some")
 
 
+@pytest.mark.root
+def test_the_connections_between_two_processes_are_cut_and_no_others() -> None:
+    if not can_cut():
+        pytest.skip("ss -K ends no connection here: it needs root, and a kernel with INET_DIAG_DESTROY")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        script = (
+            f"import socket; near = socket.create_connection(('127.0.0.1', {server.getsockname()[1]})); near.recv(1)"
+        )
+        with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as other:
+            far, _ = server.accept()
+            with far, socket.create_connection(server.getsockname()) as own, server.accept()[0]:
+                assert cut_links(os.getpid(), []) == 0 and cut_links(os.getpid(), [other.pid]) == 1
+                assert own.send(b".") == 1
+                with pytest.raises(ConnectionAbortedError):
+                    far.send(b".")
+            assert "Error" in other.communicate(timeout=60)[1] and other.returncode == 1
+
+
+@pytest.mark.root
+@pytest.mark.live
+def test_a_link_that_is_cut_costs_no_row_and_leaves_nothing() -> None:
+    if not can_cut():
+        pytest.skip("ss -K ends no connection here: it needs root, and a kernel with INET_DIAG_DESTROY")
+    assert "events: 1 cut link; jobs: 1" in run_soak("--events", "1", "--seed", "30")
+
+
 @pytest.mark.live
 def test_events_under_torchrun_cost_no_row_and_leave_nothing() -> None:
     """A rank is stopped, and one is killed and started again."""
+    assert "events: 1 kill, 1 stop; jobs: 1" in run_soak("--events", "2", "--seed", "4")
+
+
+def run_soak(*options: str) -> str:
+    """What it prints, if nothing fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "soak", "--minutes", "5", "--events", "2", "--seed", "4"],
+        [sys.executable, "-m", "benchmarks", "soak", "--minutes", "5", *options],
         cwd=REPOSITORY, env=make_environment(), capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "events: 1 kill, 1 stop; jobs: 1" in done.stdout and "flushed rows lost: 0" in done.stdout
+    assert "flushed rows lost: 0" in done.stdout
+    return done.stdout
