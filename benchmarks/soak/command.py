@@ -1,4 +1,4 @@
-"""The soak: ranks train, for as long as it is told, while they are killed, stopped, delayed, cut off, or cannot write."""
+"""The soak: ranks train while they are killed, stopped, delayed, cut off, or cannot write, for as long as one likes."""
 
 from __future__ import annotations
 
