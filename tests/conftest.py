@@ -145,10 +145,16 @@ def _find_missing_s3() -> str | None:
     return None if find_spec("moto") and find_spec("s3fs") else "the packages moto[server] and s3fs are not installed"
 
 
+@functools.cache
+def _find_missing_kubernetes() -> str | None:
+    return None if find_spec("kubeflow_trainer_api") else "the package kubeflow-trainer-api is not installed"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "dask": _find_missing_dask,
     "ray": _find_missing_ray,
     "s3": _find_missing_s3,
+    "kubernetes": _find_missing_kubernetes,
     "cuda": _find_missing_cuda,
     "nsys": _find_missing_nsys,
     "root": _find_missing_root,

@@ -1,10 +1,13 @@
 """The manifests for Kubernetes and SkyPilot in launch/: what their schemas require, and that their parts agree.
 
-The published schemas are not part of this repository: of these, the fields that they require are looked for here.
+The published schemas are not part of this repository. The classes of the package kubeflow-trainer-api are made of those
+of JobSet, Kubeflow Trainer and Kubernetes: where it is installed, they read the manifests. What the schemas require is
+looked for everywhere.
 """
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ REQUIRED = {
         "spec.runtimePatches.*.trainingRuntimeSpec.template.spec.replicatedJobs.*.name",
     ),
 }  # fmt: skip
+PUBLISHED = {"JobSet": "JobsetV1alpha2JobSet", "TrainJob": "TrainerV1alpha1TrainJob"}
 POD_REQUIRED = ("containers.*.name", "volumes.*.name", "containers.*.volumeMounts.*.mountPath")
 KNOWN = {
     "JobSet": {"network", "failurePolicy", "replicatedJobs"}, "TrainJob": {"runtimeRef", "trainer", "runtimePatches"},
@@ -73,6 +77,21 @@ def test_a_manifest_has_what_its_kind_requires_and_nothing_unknown(name: str) ->
     for pod in find_pods(manifest):
         assert {*pod} <= KNOWN["Pod"]
         assert all(value for path in POD_REQUIRED for value in find(pod, path))
+
+
+@pytest.mark.kubernetes
+@MANIFESTS
+def test_a_manifest_is_whole_as_the_published_schema_reads_it(name: str) -> None:
+    models = importlib.import_module("kubeflow_trainer_api.models")
+    manifest = read(name)
+    schema = getattr(models, PUBLISHED[manifest["kind"]])
+    assert schema.from_dict(manifest).to_dict() == manifest  # it drops what it does not know
+    pod = next(find_pods(manifest))
+    pod["containers"][0]["volumeMount"] = pod["containers"][0].pop("volumeMounts")
+    assert schema.from_dict(manifest).to_dict() != manifest
+    pod["containers"] = pod["containers"][0]
+    with pytest.raises(ValueError, match="Container"):
+        schema.from_dict(manifest)
 
 
 @MANIFESTS
