@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
@@ -22,6 +23,7 @@ MAX_TRIES = 3
 RETRIES = 3
 """How often Ray runs a task again whose worker is lost; dask's scheduler has a setting of its own for that."""
 CONNECT_S = 10
+"""How long a scheduler, or a head node of Ray, may take to answer."""
 T = TypeVar("T")
 _Engine = tuple[Executor, tuple[type[BaseException], ...]]
 """An executor, and what its futures raise if a worker is lost."""
@@ -116,11 +118,27 @@ def _open_ray(address: str) -> Iterator[_Engine]:
     import ray
     from ray import exceptions as errors
 
+    _require_answer(address)
     ray.init(address=address, log_to_driver=False, logging_level="error")
     try:
         yield _RayExecutor(ray), (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Tries HOST:PORT, where Ray itself would go on for minutes.
+
+    Raises:
+        DataError: Nothing answers.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), port), timeout=CONNECT_S).close()
+        except OSError as error:
+            why = f"cannot be reached ({error}): is this the address of the head node, with its port?"
+            raise DataError(f"--executor ray:{address}: {why}") from None
 
 
 _ENGINES = {"dask": _open_dask, "ray": _open_ray}

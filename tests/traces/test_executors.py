@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -46,9 +49,20 @@ def test_an_engine_that_there_is_not_is_named(spec: str, tmp_path: Path) -> None
 
 
 def test_an_engine_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"--executor ray:auto: .* a package is missing: .*ray"):
         list(run_tasks("ray:auto", work, [(1, tmp_path, 0)], 2))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999999"])
+def test_a_head_node_that_is_not_there_is_not_looked_for_by_ray(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = ModuleType("ray")
+    ray.exceptions = ModuleType("ray.exceptions")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)  # it could not be started
+    with pytest.raises(DataError, match=rf"^--executor ray:{re.escape(address)}: cannot be reached \(.*\): is this"):
+        list(run_tasks(f"ray:{address}", work, [(1, tmp_path, 0)], 2))
 
 
 def test_a_worker_with_another_distprof_says_so(tmp_path: Path) -> None:
