@@ -26,7 +26,7 @@ def show_progress(read: Callable[[Callable[[int, int], None]], T]) -> T:
         return read(lambda done, total: None)
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("reading traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("")
 

@@ -21,6 +21,7 @@ from distprof.errors import DataError, UsageError
 from distprof.facts.run import Launch, Run
 from distprof.storage.run_folder import (
     MAX_META_BYTES,
+    ReadEach,
     create_run_folder,
     format_name,
     is_running,
@@ -156,12 +157,13 @@ def find_latest_run(path: Path) -> Path | None:
     return max(started)[2] if started else None
 
 
-def read_generations(folder: Path, wanted: int | None = None) -> tuple[Run, Path]:
+def read_generations(folder: Path, wanted: int | None = None, read_each: ReadEach | None = None) -> tuple[Run, Path]:
     """Reads a job: one generation with everything, and of the others what tells how they went.
 
     Args:
         folder: The run folder.
         wanted: The generation's number. None: the newest with a measured step; without any, the newest.
+        read_each: As of `distprof.storage.run_folder.read_run`.
 
     Returns:
         The generation, and the folder that it is in.
@@ -175,12 +177,12 @@ def read_generations(folder: Path, wanted: int | None = None) -> tuple[Run, Path
         numbers = ", ".join(map(str, found)) or "none"
         raise UsageError(f"--generation {wanted}: {folder} has no such generation, only {numbers}")
     if len(found) < 2:
-        return read_run(folder), folder
+        return read_run(folder, read_each=read_each), folder
     runs: dict[int, Run] = {}
     shown, unread = wanted, []
     for number in sorted(found, reverse=True):
         try:
-            run = read_run(found[number])
+            run = read_run(found[number], read_each=read_each)
         except DataError as error:
             if number == wanted:
                 raise

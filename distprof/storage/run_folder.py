@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,12 @@ _MAX_HEADER_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _BESIDE = re.compile(r"flight_recorder-rank-\d{5,9}\.json|rank-\d{5,9}\.(?:position|stack|next\.jsonl)")
 """What else ranks write there: PyTorch's Flight Recorder, their state, and the file in which they will continue."""
+StreamOrError = RankStream | DataError | OSError
+"""One rank's stream, or why it cannot be read."""
+ReadOne = Callable[[Path, int], RankStream]
+"""Reads a stream, given its path and the descriptor of its folder."""
+ReadEach = Callable[[ReadOne, Sequence[Path], int], Iterable[StreamOrError]]
+"""Reads all streams of a folder, in order, by `try_read`."""
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -141,12 +147,13 @@ def add_note(folder: Path, note: str) -> None:
     write_meta(folder, replace(meta, notes=(*meta.notes, note)))
 
 
-def read_run(folder: Path, read: Callable[[Path, int], RankStream] | None = None) -> Run:
+def read_run(folder: Path, read: ReadOne | None = None, read_each: ReadEach | None = None) -> Run:
     """Reads a run folder: everything that can be trusted, with warnings about everything that cannot.
 
     Args:
         folder: The run folder.
         read: Reads one rank's stream, given the descriptor of its folder. None: all of it.
+        read_each: Has that done for each rank. None: one after the other.
 
     Raises:
         DataError: It is not a run folder, or files contradict each other.
@@ -155,8 +162,9 @@ def read_run(folder: Path, read: Callable[[Path, int], RankStream] | None = None
     unread: list[str] = []
     with _open_run(folder) as root:
         meta = _read_meta(folder / "run.json", root)
-        one = partial(_read_one, read=read or _read_all, meta=meta, warnings=warnings, unread=unread)
-        streams = _read_streams(folder / "ranks", root, one, warnings)
+        each = partial(read_each or _read_in_turn, read or _read_all)
+        check = partial(_check_one, meta=meta, warnings=warnings, unread=unread)
+        streams = _read_streams(folder / "ranks", root, each, check, warnings)
         modules, left_out = read_modules(folder, root, meta.run_id, sorted(streams))
         probes, refused = read_probes(folder, root, meta.world_size)
     run = _assemble(meta, [streams[rank] for rank in sorted(streams)], [*warnings, *left_out, *refused])
@@ -167,15 +175,32 @@ def _read_all(path: Path, inside: int) -> RankStream:
     return read_stream(path, inside=inside)
 
 
+def _read_in_turn(read: ReadOne, paths: Sequence[Path], inside: int) -> Iterator[StreamOrError]:
+    return (try_read(read, path, inside) for path in paths)
+
+
+def try_read(read: ReadOne, path: Path, inside: int) -> StreamOrError:
+    """One rank's stream, or why it cannot be read."""
+    try:
+        return read(path, inside)
+    except (DataError, OSError) as error:
+        return error
+
+
 def _read_streams(
-    ranks: Path, root: int, read_one: Callable[[Path, int], RankStream | None], warnings: list[str]
+    ranks: Path,
+    root: int,
+    read_each: Callable[[Sequence[Path], int], Iterable[StreamOrError]],
+    check: Callable[[Path, int, StreamOrError], RankStream | None],
+    warnings: list[str],
 ) -> dict[int, RankStream]:
     """The readable streams by rank; none if their folder is gone."""
     streams: dict[int, RankStream] = {}
     try:
         with open_folder(ranks, inside=root) as inside:
-            for name in list_streams(inside, warnings):
-                stream = read_one(ranks / name, inside)
+            paths = [ranks / name for name in list_streams(inside, warnings)]
+            for path, read in zip(paths, read_each(paths, inside), strict=True):
+                stream = check(path, inside, read)
                 if stream is not None:
                     streams[stream.info.rank] = stream
     except FileNotFoundError:
@@ -212,20 +237,18 @@ def list_streams(inside: int, warnings: list[str]) -> list[str]:
     return sorted(streams)
 
 
-def _read_one(
+def _check_one(
     path: Path,
     inside: int,
+    stream: StreamOrError,
     *,
-    read: Callable[[Path, int], RankStream],
     meta: RunMeta,
     warnings: list[str],
     unread: list[str],
 ) -> RankStream | None:
     """One stream; None: it is unreadable, which goes to both lists, or of another run."""
-    try:
-        stream = read(path, inside)
-    except (DataError, OSError) as error:
-        reason = f"{error.strerror}: cannot be read, left out" if isinstance(error, OSError) else str(error)
+    if isinstance(stream, DataError | OSError):
+        reason = f"{stream.strerror}: cannot be read, left out" if isinstance(stream, OSError) else str(stream)
         warnings.append(f"{path.name}: {reason.removeprefix(f'{path}: ')}")
         unread.append(warnings[-1])
         return None

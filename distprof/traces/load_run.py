@@ -28,7 +28,7 @@ def load_run(
     Args:
         folder: The run folder.
         names: What names in traces represent. None: the usual names.
-        on_progress: Told how many traces have been read.
+        on_progress: Told how many ranks and then how many traces have been read; with it, several processes read.
         beside: Other traces. Those that cannot be read are listed in ``unread``.
         executor: As of `distprof.traces.read_paths.read_paths`.
         generation: Of a job whose ranks were started again, the start to read. None: the newest one with a measured
@@ -38,7 +38,12 @@ def load_run(
         DataError: The run is unreadable, or the run and the traces are of different jobs.
         UsageError: There is no such generation.
     """
-    run, folder = read_generations(folder, generation)
+    read_each = None
+    if on_progress is not None:
+        from distprof.traces.read_streams import read_in_processes
+
+        read_each = read_in_processes(on_progress)
+    run, folder = read_generations(folder, generation, read_each)
     if not beside and not os.path.lexists(folder / "kernels"):
         return run
     from distprof.traces.add_traces import add_traces
