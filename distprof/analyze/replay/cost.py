@@ -2,8 +2,9 @@
 
 Of two ranks that are late together, each hides what the other costs, so a cause is listed if it costs something in
 either case. The parts of a joint replay are means over two orders of removal, the largest cause first and the largest
-last; in each order they add up to what removing everything saves. Jitter is what remains when the causes with a name
-have gone; what it costs while they stay is less, because ranks that wait for a late one are not last.
+last, but a slow link before all other transfers in both; in each order they add up to what removing everything saves.
+Jitter is what remains when the causes with a name have gone; what it costs while they stay is less, because ranks that
+wait for a late one are not last.
 """
 
 from __future__ import annotations
@@ -320,17 +321,25 @@ def _divide(
     """The parts of the joint saving, and what jitter and communication cost."""
     count = len(counterfactuals)
 
-    def replay_to(first: int, end: int, *, median: bool = False, instant: bool = False) -> FloatArray:
-        return replay_without(cycles, counterfactuals[first:end], median_arrivals=median, instant_transfers=instant)
+    def replay_gone(places: Sequence[int], *, median: bool = False, instant: bool = False) -> FloatArray:
+        gone = [counterfactuals[place] for place in places]
+        return replay_without(cycles, gone, median_arrivals=median, instant_transfers=instant)
 
-    down = [as_is_ns, *(replay_to(0, end) for end in range(1, count + 1)), replay_to(0, count, median=True)]
-    nothing_ns = replay_to(0, count, median=True, instant=True)
-    up = [replay_to(first, count, instant=True) for first in range(count, -1, -1)]
-    instant_ns, named_gone_ns = up[0], down[count]
+    everything = range(count)
+    down = [as_is_ns, *(replay_gone(range(end)) for end in range(1, count + 1)), replay_gone(everything, median=True)]
+    nothing_ns = replay_gone(everything, median=True, instant=True)
+    # What slows transfers down, a link or an event, is a part of all transfers: it goes before these here, too.
+    links = [place for place in reversed(everything) if counterfactuals[place].transfer_ns is not None]
+    order = [*links, *(place for place in reversed(everything) if place not in links)]
+    up = [replay_gone(order[:end]) for end in range(1, len(links) + 1)]
+    up += [replay_gone(order[:end], instant=True) for end in range(len(links), count + 1)]
+    instant_ns = replay_gone((), instant=True) if links else up[0]
     removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
-    moving_ns, *last = _measure_steps([as_is_ns, *up, nothing_ns])
-    removed_last = [*last[:count][::-1], last[count], moving_ns]
+    last = _measure_steps([as_is_ns, *up, nothing_ns])
+    moving_ns = last.pop(len(links))
+    removed_last = [*(one for _, one in sorted(zip(order, last, strict=False))), last[count], moving_ns]
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
+    named_gone_ns = down[count]
     last_ns = named_gone_ns - down[-1]
     first_ns = as_is_ns - _replay_punctual(cycles, counterfactuals) if count else last_ns
     jitter = _make_cost(None, as_is_ns, first_ns, last_ns, cycles.num_in_run)

@@ -62,7 +62,7 @@ def render_html(report: Report, page: PageReport | None = None) -> str:
             _make_part("waterfall", "Waterfall: from the ideal step to the measured one", draw_waterfall(report))
             or _make_part("waterfall", "Waterfall", f"<p>Not drawn: {show(_explain_lack(report))}.</p>"),
             *(show_section(section, report) for section in sections if section.key in shown),
-            _make_part("where", "Where: what the job loses to each rank", show_where(report, page)),
+            _make_part("where", "Where: how far each rank falls behind the others", show_where(report, page)),
             _make_part("when", "When: step time over the run", show_when(report, page)),
             _make_part("how", "How: a typical step and the longest one, all ranks", _show_steps(report)),
             _fold_part("who-waits", "Who waits for whom", matrix, opened=True) if matrix else "",

@@ -13,9 +13,10 @@ from distprof.report.report import Report
 MOST_RANKS = 12
 NAME_LIMIT = 60
 WHERE_ABOUT = (
-    "Each cell is a rank: how much longer a step would be because of it alone, if all the others worked like the "
-    "median of them: its own time above theirs in each measured step (a step in which it is below counts 0), the mean "
-    "over steps. One hot cell is a machine, a stripe is a stage or a host, heat all over is data or noise."
+    "Each cell is a rank: by how much its own time exceeds the median of the others' in a step, the mean over measured "
+    "steps (0 where it does not exceed it). A step waits for several ranks at once, so the cells do not add up to what "
+    "is lost. One bright cell is a machine, a stripe is a stage or a host; where all cells are alike, look for data, "
+    "noise, or the network, which is not on this map."
 )
 
 
@@ -27,7 +28,7 @@ def show_where(report: Report, page: PageReport | None) -> str:
     return (
         f"<p>{WHERE_ABOUT}</p>{show_choice('where')}"
         '<div class="controls" id="where-orders" role="group" aria-label="Order of the ranks"></div>'
-        f"{_place('where', 'Heat map of the ranks: what a step loses to each')}"
+        f"{_place('where', 'Heat map of the ranks: how far each falls behind the others')}"
         f"{_fold('The same in numbers, of all measured steps', _tabulate_ranks(report, page))}"
     )
 

@@ -13,9 +13,9 @@ WIDTH = 1000
 LARGEST_NEGATIVE_RATIO = 1e-6
 ABOUT = (
     "Each bar is what the cause adds to the step when all causes are removed together: the mean over removing the "
-    "largest first and the largest last, because causes overlap. So the bars add up, from the ideal step, in which "
-    "every rank works like the median rank and transfers take no time, to the measured one. What fixing one cause "
-    "alone would save is another number: see Causes."
+    "largest first and the largest last, because causes overlap (a slow link always goes before other communication). "
+    "So the bars add up, from the ideal step, in which every rank works like the median rank and transfers take no "
+    "time, to the measured one. What fixing one cause alone would save is another number: see Causes."
 )
 
 

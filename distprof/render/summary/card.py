@@ -131,7 +131,7 @@ def list_numbers(report: Report) -> list[Fact]:
     if head.tokens_per_s is not None:
         numbers.append(Fact(label="throughput", number=f"{format_number(head.tokens_per_s)} tokens/s"))
     if head.exposed_ratio is not None and report.world_size > 1:
-        text = f"{format_time(head.exposed_ns)} per step"
+        text = f"{format_time(head.exposed_ns)} per step, with waits for late ranks"
         numbers.append(Fact(label="exposed communication", number=format_ratio(head.exposed_ratio), text=text))
     if head.mfu_ratio is not None or not is_traced(report):
         numbers.append(Fact(label="MFU", number=format_ratio(head.mfu_ratio), text=_explain_mfu(report)))

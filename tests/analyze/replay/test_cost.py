@@ -65,6 +65,17 @@ def test_two_ranks_that_hide_each_other_by_hand() -> None:
     assert (made.step_ns, made.ideal_ns) == (130, 100)
 
 
+def test_a_slow_link_has_its_own_bar_and_other_transfers_the_rest_by_hand() -> None:
+    """Cycles of 119 + 10, of which rank 1 is late by 19 and the link takes 8. Removed after all transfers, the link
+    would save nothing: so it goes before they do, 8 in both orders, and 2 are the rest."""
+    slow = np.full((3, STEPS, 1), 8.0)
+    link = structs.replace(candidate(0, 8), kind=VerdictKind.SLOW_LINK, counterfactual=Counterfactual(transfer_ns=slow))
+    made = judge([100, 119, 100], 10, link, candidate(1, 19))
+    assert [item.kind for item, _ in made.named] == [VerdictKind.SLOW_RANK, VerdictKind.SLOW_LINK]
+    assert made.joint_ns == pytest.approx((19, 8, 0, 2)) and (made.step_ns, made.ideal_ns) == (129, 100)
+    assert (made.communication.lost_ns.value, made.communication.alone_ns.value) == (10, 2)
+
+
 def test_ranks_that_wait_for_a_late_one_are_not_last_by_hand() -> None:
     """Cycles of 140 + 10. Were all as punctual as the median one, they would still wait for rank 1, which is 40 late:
     140 + 10. Without rank 1's delay they take 104 + 10, and 100 + 10 if rank 2 is punctual too."""
