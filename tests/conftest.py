@@ -130,31 +130,17 @@ def find_missing_sharding() -> str | None:
     return None if hasattr(torch.cpu.Stream, "record_event") else f"torch {torch.__version__} cannot"
 
 
-@functools.cache
-def _find_missing_dask() -> str | None:
-    return None if find_spec("distributed") else "the package distributed is not installed"
-
-
-@functools.cache
-def _find_missing_ray() -> str | None:
-    return None if find_spec("ray") else "the package ray is not installed"
-
-
-@functools.cache
-def _find_missing_s3() -> str | None:
-    return None if find_spec("moto") and find_spec("s3fs") else "the packages moto[server] and s3fs are not installed"
-
-
-@functools.cache
-def _find_missing_kubernetes() -> str | None:
-    return None if find_spec("kubeflow_trainer_api") else "the package kubeflow-trainer-api is not installed"
+def _find_missing_packages(packages: str, *modules: str) -> str | None:
+    return None if all(map(find_spec, modules)) else f"{packages} not installed"
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {
-    "dask": _find_missing_dask,
-    "ray": _find_missing_ray,
-    "s3": _find_missing_s3,
-    "kubernetes": _find_missing_kubernetes,
+    "dask": functools.partial(_find_missing_packages, "the package distributed is", "distributed"),
+    "ray": functools.partial(_find_missing_packages, "the package ray is", "ray"),
+    "s3": functools.partial(_find_missing_packages, "the packages moto[server] and s3fs are", "moto", "s3fs"),
+    "kubernetes": functools.partial(
+        _find_missing_packages, "the package kubeflow-trainer-api is", "kubeflow_trainer_api"
+    ),
     "cuda": _find_missing_cuda,
     "nsys": _find_missing_nsys,
     "root": _find_missing_root,

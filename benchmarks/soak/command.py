@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class SoakJob:
         """Starts it in a folder of its own."""
         self._place, self._ranks, self._draws, self._counts = place, ranks, draws, counts
         self._mark = f"DISTPROF_SOAK={uuid.uuid4().hex}"
-        self._restarts, self._rows, self._first, self._can_cut = 0, Rows(), 0, can_cut()
+        self._restarts, self._rows, self._first = 0, Rows(), 0
         self._tails: dict[Path, RankTail] = {}
         self._others = (0.0, time.monotonic())
         name, _, value = self._mark.partition("=")
@@ -142,7 +143,7 @@ class SoakJob:
             check_verdict(folder, self._first, last, None, self._counts, quiet=quiet)
             self._rows = check_rows(folder, self._rows, self._counts)
             event = self._draws.choice(EVENTS)
-            event = "kill" if event == CUT and not self._can_cut else event
+            event = "kill" if event == CUT and not can_cut() else event
             self._counts.events[event] = self._counts.events.get(event, 0) + 1
             self._disturb(folder, event, self._draws.randrange(self._ranks))
             self._rows = check_rows(folder, self._rows, self._counts)
@@ -152,8 +153,9 @@ class SoakJob:
     def _disturb(self, folder: Path, event: str, rank: int) -> None:
         pids = [*list_pids(folder)]
         pid = pids[rank]
+        kill = partial(os.kill, pid, signal.SIGKILL)
         if event == "kill":
-            self._restart(folder, lambda: os.kill(pid, signal.SIGKILL))
+            self._restart(folder, kill)
         elif event == CUT:
             self._restart(folder, lambda: cut_links(pid, [other for other in pids if other != pid]))
         elif event == "stop":
@@ -173,7 +175,7 @@ class SoakJob:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 100, before[1]))
             time.sleep(HELD_S)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-            self._restart(folder, lambda: os.kill(pid, signal.SIGKILL))  # it writes nothing more
+            self._restart(folder, kill)  # it writes nothing more
         steps = count_steps(folder, self._tails)[1]
         self._train(folder, steps + 2 * SETTLE_STEPS)
         self._first, self._others = count_steps(folder, self._tails)[1], self._read_others()

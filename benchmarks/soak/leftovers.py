@@ -5,8 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
-LISTENS = "0A"
+ESTABLISHED, LISTENS = "01", "0A"
+
+
+class TcpEnd(NamedTuple):
+    """One end of a TCP connection, as the kernel lists it."""
+
+    own: str
+    """Address and port, in hexadecimal digits."""
+    peer: str
+    inode: str
 
 
 def list_processes(mark: str) -> list[int]:
@@ -31,12 +41,22 @@ def list_sockets(processes: list[int]) -> set[str]:
     return found
 
 
-def list_ports(sockets: set[str]) -> list[int]:
-    """Ports on which one of these sockets listens."""
+def list_ends(state: str) -> list[TcpEnd]:
+    """The ends of TCP connections that are in this state, as the kernel numbers it."""
     lines = [
         line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
-    return sorted({int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == LISTENS and line[9] in sockets})
+    return [TcpEnd(own=line[1], peer=line[2], inode=line[9]) for line in lines if line[3] == state]
+
+
+def list_ports(sockets: set[str]) -> list[int]:
+    """Ports on which one of these sockets listens."""
+    return sorted({read_port(end.own) for end in list_ends(LISTENS) if end.inode in sockets})
+
+
+def read_port(address: str) -> int:
+    """The port of an end's address."""
+    return int(address.rpartition(":")[2], 16)
 
 
 def list_shared() -> set[str]:

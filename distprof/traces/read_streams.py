@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from distprof.storage.run_folder import ReadEach, ReadOne, StreamOrError, try_read
-from distprof.traces.reduce_sources import Progress
+from distprof.traces.reduce_sources import Progress, run_each
 
 MIN_PARALLEL_BYTES = 20_000_000
 """Below this total size, starting worker processes takes longer than reading."""
@@ -19,20 +19,10 @@ def read_in_processes(on_progress: Progress) -> ReadEach:
     """Reads streams in as many processes as there are cores; ``on_progress`` is told how many are read, and of how
     many."""
 
-    def read_each(read: ReadOne, paths: Sequence[Path], inside: int) -> Iterator[StreamOrError]:
+    def read_each(read: ReadOne, paths: Sequence[Path], inside: int) -> list[StreamOrError]:
         workers = _count_workers(paths, inside)
-        if workers < 2:
-            for done, path in enumerate(paths, start=1):
-                yield try_read(read, path, inside)
-                on_progress(done, len(paths))
-            return
-        from distprof.traces.executors import run_tasks
-
-        outcomes: dict[int, StreamOrError] = {}
-        for place, outcome in run_tasks(None, try_read, [(read, path, inside) for path in paths], workers):
-            outcomes[place] = outcome
-            on_progress(len(outcomes), len(paths))
-        yield from (outcomes[place] for place in range(len(paths)))
+        tasks = [(read, path, inside) for path in paths]
+        return run_each(try_read, tasks, on_progress, "local" if workers > 1 else None, workers)
 
     return read_each
 

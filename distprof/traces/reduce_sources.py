@@ -7,8 +7,9 @@ small trace.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -22,6 +23,7 @@ from distprof.traces.reduce.traced_rank import TracedRank, trace_rank
 from distprof.traces.reduced_file import read_reduced
 from distprof.traces.sources import Source, fetch, format_unreadable
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called with the number of files read so far and the total."""
 MIN_PARALLEL_BYTES = 4_000_000
@@ -108,22 +110,42 @@ def _reduce_tasks(
     tasks: Sequence[tuple[Source, ...]], names: NameMap, on_progress: Progress, executor: str | None
 ) -> list[list[TracedRank] | str]:
     """What `reduce_task` finds in each."""
-    results: dict[int, list[TracedRank] | str] = {}
     workers = min(len(tasks), len(os.sched_getaffinity(0)))
     sizes = [sum(source.size_bytes for source in task) for task in tasks]
     own = any(source.url is not None and source.url.text.startswith("memory://") for task in tasks for source in task)
     if executor in (None, "local") and (workers < 2 or sum(sizes) < MIN_PARALLEL_BYTES or own):
-        for place, task in enumerate(tasks):
-            results[place] = reduce_task(task, names, __version__)
-            on_progress(len(results), len(tasks))
-    else:
+        return run_each(reduce_task, [(task, names, __version__) for task in tasks], on_progress)
+    order = sorted(range(len(tasks)), key=lambda place: -sizes[place])
+    calls = [(tuple(map(_name_everywhere, tasks[place])), names, __version__) for place in order]
+    results = dict(zip(order, run_each(reduce_task, calls, on_progress, executor or "local", workers), strict=True))
+    return [results[place] for place in range(len(tasks))]
+
+
+def run_each(
+    work: Callable[..., T],
+    tasks: Sequence[tuple[object, ...]],
+    on_progress: Progress,
+    executor: str | None = None,
+    workers: int = 1,
+) -> list[T]:
+    """What ``work`` returns for each task, in their order.
+
+    Args:
+        work: As of `distprof.traces.executors.run_tasks`.
+        tasks: As there.
+        on_progress: Told how many are done.
+        executor: As there. None: this process does them, one after the other.
+        workers: As there.
+    """
+    results: dict[int, T] = {}
+    done: Iterable[tuple[int, T]] = ((place, work(*task)) for place, task in enumerate(tasks))
+    if executor is not None:
         from distprof.traces.executors import run_tasks  # what it imports cannot be had when Python ends
 
-        order = sorted(range(len(tasks)), key=lambda place: -sizes[place])
-        calls = [(tuple(map(_name_everywhere, tasks[place])), names, __version__) for place in order]
-        for place, result in run_tasks(executor, reduce_task, calls, workers):
-            results[order[place]] = result
-            on_progress(len(results), len(tasks))
+        done = run_tasks(executor, work, tasks, workers)
+    for place, result in done:
+        results[place] = result
+        on_progress(len(results), len(tasks))
     return [results[place] for place in range(len(tasks))]
 
 

@@ -63,10 +63,15 @@ def test_processes_are_known_by_what_they_were_started_with() -> None:
     assert not list_processes("DISTPROF_SOAK=some")
 
 
-@pytest.mark.root
-def test_the_connections_between_two_processes_are_cut_and_no_others() -> None:
+@pytest.fixture
+def cutting() -> None:
     if not can_cut():
         pytest.skip("ss -K ends no connection here: it needs root, and a kernel with INET_DIAG_DESTROY")
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("cutting")
+def test_the_connections_between_two_processes_are_cut_and_no_others() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         script = (
             f"import socket; near = socket.create_connection(('127.0.0.1', {server.getsockname()[1]})); near.recv(1)"
@@ -83,9 +88,8 @@ def test_the_connections_between_two_processes_are_cut_and_no_others() -> None:
 
 @pytest.mark.root
 @pytest.mark.live
+@pytest.mark.usefixtures("cutting")
 def test_a_link_that_is_cut_costs_no_row_and_leaves_nothing() -> None:
-    if not can_cut():
-        pytest.skip("ss -K ends no connection here: it needs root, and a kernel with INET_DIAG_DESTROY")
     assert "events: 1 cut link; jobs: 1" in run_soak("--events", "1", "--seed", "30")
 
 

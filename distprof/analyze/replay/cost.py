@@ -329,14 +329,14 @@ def _divide(
     down = [as_is_ns, *(replay_gone(range(end)) for end in range(1, count + 1)), replay_gone(everything, median=True)]
     nothing_ns = replay_gone(everything, median=True, instant=True)
     # What slows transfers down, a link or an event, is a part of all transfers: it goes before these here, too.
-    links = [place for place in reversed(everything) if counterfactuals[place].transfer_ns is not None]
-    order = [*links, *(place for place in reversed(everything) if place not in links)]
-    up = [replay_gone(order[:end]) for end in range(1, len(links) + 1)]
-    up += [replay_gone(order[:end], instant=True) for end in range(len(links), count + 1)]
-    instant_ns = replay_gone((), instant=True) if links else up[0]
+    slowing = [place for place in reversed(everything) if counterfactuals[place].transfer_ns is not None]
+    order = [*slowing, *(place for place in reversed(everything) if place not in slowing)]
+    up = [replay_gone(order[:end]) for end in range(1, len(slowing) + 1)]
+    up += [replay_gone(order[:end], instant=True) for end in range(len(slowing), count + 1)]
+    instant_ns = replay_gone((), instant=True) if slowing else up[0]
     removed_first = [*_measure_steps(down), float((down[-1] - nothing_ns).mean())]
     last = _measure_steps([as_is_ns, *up, nothing_ns])
-    moving_ns = last.pop(len(links))
+    moving_ns = last.pop(len(slowing))
     removed_last = [*(one for _, one in sorted(zip(order, last, strict=False))), last[count], moving_ns]
     joint_ns = tuple((one + other) / 2 for one, other in zip(removed_first, removed_last, strict=True))
     named_gone_ns = down[count]
