@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, chain
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -263,6 +264,29 @@ class DeviceStep(Struct, frozen=True):
         return np.stack([arrival_ns + self.begin_ns, end_ns + self.begin_ns, exposed_ns, left_ns + self.begin_ns])
 
 
+class ReadCollectives(NamedTuple):
+    """What a step's record says of its collectives, not checked yet."""
+
+    step: int
+    begin_ns: float
+    """When it began, host clock."""
+    room_ns: float
+    """The step's longest possible duration: a rank issues its collectives, and waits for them, within it."""
+    on_device: DeviceStep
+    value: object
+    """The value in the record."""
+
+
+class _Lists(NamedTuple):
+    """The parts of such a value, as many times as there are collectives in each list."""
+
+    steps_ns: list[Any]
+    lasted_ns: list[Any]
+    exposed_ns: list[Any]
+    device: list[object]
+    received: object
+
+
 class CollectiveReader:
     """Collects what a stream says about collectives, record by record."""
 
@@ -270,7 +294,9 @@ class CollectiveReader:
         self._groups: dict[int, GroupInfo] = {}
         self._orders: dict[int, Order] = {}
         self._steps: dict[int, list[int]] = {}
-        self._tables: dict[int, list[FloatArray]] = {}
+        self._tables: dict[
+            int, list[FloatArray]
+        ] = {}  # of several steps each, ``[3 or 4, num_steps, num_collectives]``
         self._device: dict[int, list[tuple[int, FloatArray]]] = {}
 
     def read_group(self, record: Mapping[str, Any]) -> bool:
@@ -285,9 +311,9 @@ class CollectiveReader:
         return False
 
     def read_order(self, record: Mapping[str, Any]) -> bool:
-        """Reads an order's record; False: it is invalid, or names an unknown group."""
+        """Reads an order's record; False: it is invalid, known already, or names an unknown group."""
         match record.get("id"), record.get("collectives"):
-            case [int(number), [*items]] if len(items) <= MAX_COLLECTIVES:
+            case [int(number), [*items]] if len(items) <= MAX_COLLECTIVES and number not in self._orders:
                 issues = [self._read_issue(item) for item in items]
                 order = tuple(issue for issue in issues if issue is not None)
                 if len(order) == len(items):
@@ -295,55 +321,72 @@ class CollectiveReader:
                     return True
         return False
 
-    def read_step(self, step: int, begin_ns: float, room_ns: float, value: object, on_device: DeviceStep) -> bool:
-        """Reads the collectives in a step's record; False: they are invalid, or their order is unknown.
+    def read_steps(self, steps: Sequence[ReadCollectives]) -> int:
+        """Reads the collectives of steps; returns of how many they are invalid, or their order is unknown."""
+        alike: dict[int, list[tuple[ReadCollectives, _Lists]]] = {}
+        for step in steps:
+            if (found := self._split(step.value)) is not None:
+                alike.setdefault(found[0], []).append((step, found[1]))
+        return len(steps) - sum(self._keep(number, found) for number, found in alike.items())
 
-        Args:
-            step: Step number.
-            begin_ns: Host time at which the step began.
-            room_ns: The step's longest possible duration: a rank issues its collectives, and waits for them, within it.
-            value: The value in the record.
-            on_device: The step on the device clock.
-        """
+    def _split(self, value: object) -> tuple[int, _Lists] | None:
+        """The number of an order, and the lists. None: it is unknown, or they have other lengths."""
         received: object = None
         if isinstance(value, list) and value and isinstance(value[-1], dict):
             value, received = value[:-1], value[-1].get("received")
         match value:
-            case [int(number), [*steps_ns], list() | None as lasted, list() | None as exposed, *device] if (
-                number in self._orders
-            ):
-                size = len(self._orders[number])
-                lasted, exposed = ([None] * size if item is None else item for item in (lasted, exposed))
-                if not (len(steps_ns) == len(lasted) == len(exposed) == size and begin_ns >= 0):
-                    return False
-                known = [time_ns for time_ns in (*lasted, *exposed) if time_ns is not None]
-                if not (are_whole(steps_ns) and are_whole(known)):
-                    return False
-                if max(_add(steps_ns), _add(exposed)) > room_ns:
-                    return False
-                brought = _place_received(self._orders[number], received)
-                if brought is None:
-                    return False
-                if device:
-                    timed = on_device.read(device, size)
-                    if timed is None:
-                        return False
-                    self._device.setdefault(number, []).append((step, np.array([*timed, *brought])))
-                arrival_ns = list(accumulate(steps_ns, initial=int(begin_ns)))[1:]
-                table = np.array([arrival_ns, lasted, exposed, *brought], dtype=np.float64)
-                table[1] += table[0]
-                self._steps.setdefault(number, []).append(step)
-                self._tables.setdefault(number, []).append(table)
-                return True
-        return False
+            case [int(number), list() as steps_ns, list() | None as lasted, list() | None as exposed, *device]:
+                size = -1 if (order := self._orders.get(number)) is None else len(order)
+                lasted = [None] * size if lasted is None else lasted
+                exposed = [None] * size if exposed is None else exposed
+                if len(steps_ns) == len(lasted) == len(exposed) == size:
+                    return number, _Lists(steps_ns, lasted, exposed, device, received)
+        return None
+
+    def _keep(self, number: int, found: Sequence[tuple[ReadCollectives, _Lists]]) -> int:
+        """Keeps the valid ones of steps of one order; returns how many that are."""
+        order, times = self._orders[number], [(lists.lasted_ns, lists.exposed_ns) for _, lists in found]
+        shape = len(found), len(order)
+        try:
+            _require_types({int}, (lists.steps_ns for _, lists in found))
+            _require_types({int, NoneType}, chain.from_iterable(times))
+            steps_ns = np.array([lists.steps_ns for _, lists in found], dtype=np.int64).reshape(shape)
+            lasted_ns, exposed_ns = np.array(times, dtype=np.float64).reshape(shape[0], 2, shape[1]).swapaxes(0, 1)
+        except (TypeError, OverflowError):  # of one of them
+            return 0 if len(found) == 1 else sum(self._keep(number, [each]) for each in found)
+        begin_ns, room_ns = np.array([(step.begin_ns, step.room_ns) for step, _ in found]).T
+        valid = begin_ns >= 0
+        for part in (steps_ns, lasted_ns, exposed_ns):
+            valid &= ~((part < 0) | (part >= MAX_EXACT)).any(axis=1)
+        valid &= (steps_ns.sum(axis=1, dtype=np.float64) <= room_ns) & (np.nansum(exposed_ns, axis=1) <= room_ns)
+        arrival_ns = begin_ns[:, None] + steps_ns.cumsum(axis=1)
+        places = [at for at, issue in enumerate(order) if issue.kind is CollectiveKind.ALL_TO_ALL]
+        brought: list[list[list[float]]] = []
+        for at in np.flatnonzero(valid).tolist() if places or any(lists.device for _, lists in found) else ():
+            step, lists = found[at]
+            bytes_here = _place_received(places, lists.received, len(order)) if places else []
+            timed = step.on_device.read(lists.device, len(order)) if lists.device else None
+            if bytes_here is None or (lists.device and timed is None):
+                valid[at] = False
+                continue
+            brought.append(bytes_here)
+            if timed is not None:
+                self._device.setdefault(number, []).append((step.step, np.array([*timed, *bytes_here])))
+        if valid.any():
+            table = np.stack([arrival_ns, arrival_ns + lasted_ns, exposed_ns])[:, valid]
+            if places:
+                table = np.concatenate([table, np.array(brought).swapaxes(0, 1)])
+            self._tables.setdefault(number, []).append(table)
+            self._steps.setdefault(number, []).extend(found[at][0].step for at in np.flatnonzero(valid).tolist())
+        return int(valid.sum())
 
     def forget(self, steps: Sequence[int]) -> None:
         """Drops the collectives of these steps."""
         lost = frozenset(steps)
-        for number in list(self._steps) if lost else ():
-            kept = [index for index, step in enumerate(self._steps[number]) if step not in lost]
-            self._steps[number] = [self._steps[number][index] for index in kept]
-            self._tables[number] = [self._tables[number][index] for index in kept]
+        for number, known in self._steps.items() if lost else ():
+            kept = [index for index, step in enumerate(known) if step not in lost]
+            self._steps[number] = [known[index] for index in kept]
+            self._tables[number] = [np.concatenate(self._tables[number], axis=1)[:, kept]]
         for number, timed in self._device.items() if lost else ():
             self._device[number] = [item for item in timed if item[0] not in lost]
 
@@ -367,9 +410,9 @@ class CollectiveReader:
         """All collectives read, by order, on the host clock."""
         found = []
         for number, tables in self._tables.items():
-            if not tables:
+            if not self._steps[number]:
                 continue
-            whole = np.stack(tables, axis=1)
+            whole = np.concatenate(tables, axis=1)
             found.append(
                 RankCollectives(
                     order=self._orders[number], groups=self._look_up_groups(number),
@@ -391,14 +434,14 @@ class CollectiveReader:
         return None
 
 
-def _place_received(order: Order, received: object) -> list[list[float]] | None:
-    """What each collective brings, NaN where that is not known; empty without an all-to-all. None: invalid."""
-    places = [at for at, issue in enumerate(order) if issue.kind is CollectiveKind.ALL_TO_ALL]
-    if not places or received is None:
-        return [[np.nan] * len(order)] if places else []
+def _place_received(places: Sequence[int], received: object, size: int) -> list[list[float]] | None:
+    """What each of so many collectives brings, NaN where that is not known: ``places`` are the all-to-alls. None:
+    invalid."""
+    brought = [np.nan] * size
+    if received is None:
+        return [brought]
     if not isinstance(received, list) or len(received) != len(places) or not are_whole(received):
         return None
-    brought = [np.nan] * len(order)
     for at, size_bytes in zip(places, received, strict=True):
         brought[at] = size_bytes
     return [brought]
@@ -408,8 +451,10 @@ def _is_offset_or_none(value: object) -> bool:
     return value is None or (type(value) is int and abs(value) <= MAX_EXACT)
 
 
-def _add(times_ns: Sequence[Any]) -> int:
-    return sum(time_ns or 0 for time_ns in times_ns)
+def _require_types(allowed: Set[type], lists: Iterable[Sequence[object]]) -> None:
+    """Raises TypeError if something in the lists is of no such type; a bool is no int."""
+    if not set(map(type, chain.from_iterable(lists))) <= allowed:
+        raise TypeError
 
 
 def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> IssuedCollective:

@@ -62,21 +62,30 @@ class Fields:
         self._whole = len(known) == len(names)
 
     def decode_row(self, values: object) -> FloatArray | None:
-        """A row in the current column order. None: not finite numbers, or no step, or one without duration."""
+        """As `decode_rows`, of one."""
+        return self.decode_rows([values])[0]
+
+    def decode_rows(self, rows: Sequence[object]) -> list[FloatArray | None]:
+        """Rows in the current column order. None: not finite numbers, or no step, or one without duration."""
+        known = [self._choose(values) for values in rows]
+        table = np.full((len(rows), ROW_WIDTH), np.nan)
+        given = np.flatnonzero([values is not None for values in known])
+        try:
+            numbers = np.array([values for values in known if values is not None], dtype=np.float64)  # None becomes NaN
+        except OverflowError:
+            return [None] if len(rows) == 1 else [self.decode_row(values) for values in rows]
+        table[np.ix_(given, self._columns)] = numbers.reshape(len(given), len(self._columns))
+        step = table[:, _NUMBER]
+        valid = (step >= 0) & (step < MAX_EXACT) & (step == np.floor(step)) & (table[:, _STEP[Clock.HOST]] > 0)
+        valid &= ~(np.abs(table) >= MAX_TIME_NS).any(axis=1)
+        return [row if is_valid else None for row, is_valid in zip(table, valid.tolist(), strict=True)]
+
+    def _choose(self, values: object) -> list[object] | None:
+        """The values of the known fields. None: they are not numbers."""
         if not isinstance(values, list) or len(values) != self._width:
             return None
         known = values if self._whole else [values[position] for position in self._positions]
-        if not set(map(type, known)) <= _NUMBERS:
-            return None
-        row = np.full(ROW_WIDTH, np.nan)
-        try:
-            row[self._columns] = np.array(known, dtype=np.float64)  # None becomes NaN
-        except OverflowError:
-            return None
-        step = row[_NUMBER]
-        if not (0 <= step < MAX_EXACT and step.is_integer() and row[_STEP[Clock.HOST]] > 0):
-            return None
-        return None if (np.abs(row) >= MAX_TIME_NS).any() else row
+        return known if set(map(type, known)) <= _NUMBERS else None
 
 
 def read_fields(header: Mapping[str, Any]) -> Fields | None:

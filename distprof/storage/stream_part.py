@@ -22,7 +22,7 @@ from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo, Segments
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
-from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives
+from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives, ReadCollectives
 from distprof.storage.gpu_records import GpuReader
 from distprof.storage.operation_records import OperationReader
 from distprof.storage.rank_records import (
@@ -42,7 +42,11 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STREAM_BYTES = 4 << 30
 MAX_READINGS = 1024
 """Of the kernel's counters of a thread; of twice as many every second one is dropped, because they go on counting."""
+BATCH_STEPS, BATCH_BYTES = 256, 1 << 20
+"""So many steps, or bytes of them, are read together."""
 _STEP_LINE = b'{"type":"step",'
+_BESIDE_STEPS = frozenset({"scheduling", "gpu"})
+"""Records that say the same wherever they stand between steps."""
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 
 
@@ -108,6 +112,7 @@ class PartReader:
             else:
                 self._found.read(line, self._offset)
             self._offset += len(line)
+        self._found.take_steps()
         self._look_at_writer(file)
 
     def _look_at_writer(self, file: BinaryIO) -> None:
@@ -194,10 +199,22 @@ class _Found:
         self._damaged: list[int] = []
         self._fields: Fields | None = None
         self._unmatched = self._unread_operations = 0
+        self._waiting: list[tuple[dict[str, Any], int]] = []  # steps, each with its place
+        self._waiting_bytes = 0
 
     def read(self, line: bytes, offset: int) -> None:
-        """Keeps what a line says, or that it is damaged."""
-        record, self._offset = decode_line(line), offset
+        """Keeps what a line says, or that it is damaged. Steps wait for `take_steps`."""
+        record = decode_line(line)
+        kind = None if record is None else record.get("type")
+        if record is not None and kind == "step" and self._fields is not None:
+            self._waiting.append((record, offset))
+            self._waiting_bytes += len(line)
+            if len(self._waiting) >= BATCH_STEPS or self._waiting_bytes >= BATCH_BYTES:
+                self.take_steps()
+            return
+        if kind not in _BESIDE_STEPS:
+            self.take_steps()
+        self._offset = offset
         if record is None or not self.take(record):
             self._damaged.append(offset)
 
@@ -230,8 +247,6 @@ class _Found:
             return self.gpu.read(record)
         elif kind == "scheduling":
             return self._take_reading(record)
-        elif kind == "step" and self._fields is not None:
-            return self._take_step(record, self._fields)
         return True
 
     def _take_reading(self, record: dict[str, Any]) -> bool:
@@ -257,27 +272,40 @@ class _Found:
         self.end = {**self.end, **end}
         return True
 
-    def _take_step(self, record: dict[str, Any], fields: Fields) -> bool:
-        row = fields.decode_row(record.get("row"))
-        step = -1 if row is None else int(row[COLUMN["step"]])
-        if row is None or step in self.rows:
-            return False
-        self.rows[step] = row, self._offset
+    def take_steps(self) -> None:
+        """Keeps the steps that wait: together, which takes half as long as one by one."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting or self._fields is None:
+            return
+        collectives: list[ReadCollectives] = []
+        rows = self._fields.decode_rows([record.get("row") for record, _ in waiting])
+        for row, (record, offset) in zip(rows, waiting, strict=True):
+            step = -1 if row is None else int(row[COLUMN["step"]])
+            if row is None or step in self.rows:
+                self._damaged.append(offset)
+            else:
+                self.rows[step] = row, offset
+                self._take_details(step, row, record, collectives)
         self.state = self.stand = None
+        self._unmatched += self.collectives.read_steps(collectives)
+
+    def _take_details(
+        self, step: int, row: FloatArray, record: Mapping[str, Any], collectives: list[ReadCollectives]
+    ) -> None:
         kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
-        collectives = record.get("collectives")
-        begin_ns, room_ns = row[COLUMN["begin_host_ns"]], max_plausible_total(float(row[COLUMN["step_host_ns"]]))
+        issued, operations = record.get("collectives"), record.get("operations")
+        if issued is None and operations is None:
+            return
+        begin_ns, room_ns = float(row[COLUMN["begin_host_ns"]]), max_plausible_total(float(row[COLUMN["step_host_ns"]]))
         on_device = DeviceStep(
             float(row[COLUMN["begin_device_ns"]]), max_plausible_total(float(row[COLUMN["step_device_ns"]]))
         )
-        if collectives is not None and not self.collectives.read_step(step, begin_ns, room_ns, collectives, on_device):
-            self._unmatched += 1
-        operations = record.get("operations")
+        if issued is not None:
+            collectives.append(ReadCollectives(step, begin_ns, room_ns, on_device, issued))
         if operations is not None and not self.operations.read_step(step, begin_ns, room_ns, operations, on_device):
             self._unread_operations += 1
-        return True
 
     def forget(self, steps: Sequence[int]) -> None:
         """Drops everything about these steps."""
@@ -296,7 +324,7 @@ class _Found:
         """The rows of the valid steps, and where damaged records are; everything about invalid steps is dropped."""
         found = self.rows | {step: item for step, item in self._pending.items() if step not in self.rows}
         if not found:
-            return np.empty((0, ROW_WIDTH)), [*self._damaged]
+            return np.empty((0, ROW_WIDTH)), sorted(self._damaged)
         rows = np.stack([row for row, _ in found.values()])
         possible = mark_possible(rows)
         lost = [step for step, kept in zip(found, possible.tolist(), strict=True) if not kept]

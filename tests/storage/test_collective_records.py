@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
 from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, Peak, Phase, RankInfo, Segments
 from distprof.record.step.between_steps import STRETCH_CODE
+from distprof.storage import stream_part
 from distprof.storage.collective_records import (
     MAX_COLLECTIVES,
     MAX_ORDERS,
@@ -274,3 +276,62 @@ def test_groups_and_orders_that_cannot_be_are_damage(record: dict[str, object], 
         file.write(encode_line(record))
     stream = read_stream(tmp_path / "a")
     assert "1 damaged records left out" in stream.warnings[0] and stream.collectives == ()
+
+
+def test_an_order_is_not_replaced_by_another_with_its_number(tmp_path: Path) -> None:
+    write(tmp_path / "a", [make_seen(0), make_seen(1)])
+    again = {"type": "order", "id": 0, "collectives": [["all_reduce", 0, "backward", 64]]}
+    with (tmp_path / "a").open("ab") as file:
+        file.write(encode_line(again) + encode_line(_describe_step(2, [0, [1], [1], [1]])))
+    stream = read_stream(tmp_path / "a")
+    assert [table.steps.tolist() for table in stream.collectives] == [[0, 1]] and len(stream.rows) == 3
+    damaged, left_out = stream.warnings
+    assert "1 damaged records left out" in damaged and "collectives of 1 steps left out" in left_out
+
+
+ODD_ROWS: list[object] = [None, 7, [], ["x"], [10**400], [2**63], [True], [None], [0.5], [-1]]
+"""What a row may begin with instead of a step's number, or be."""
+TOLD: list[object] = [
+    [0, [1, 2], [3, None], [None, 5]], [0, [1, 2], None, None], [1, [4], [1], [0]], [0, [1, True], [1, 1], [1, 1]],
+    [1, [4], [1], [0], {"received": [9]}], [0, [1, 10**400], [1, 1], [1, 1]], [0, [60, 60], [1, 1], [1, 1]], [7, [1]],
+]  # fmt: skip
+"""What a step may say of its collectives."""
+
+
+@given(st.data())
+def test_steps_that_are_read_together_are_read_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("streams") / "a"
+    write(path, [None])
+    records: list[dict[str, Any]] = [
+        {"type": "group", "id": 0, "name": "default", "ranks": None},
+        {"type": "order", "id": 0, "collectives": [["all_reduce", 0, "backward", 64]] * 2},
+        {"type": "order", "id": 1, "collectives": [["all_to_all", 0, "backward", None]]},
+    ]
+    for step in data.draw(st.lists(st.integers(1, 9), max_size=12)):
+        record = _describe_step(step, data.draw(st.sampled_from([None, *TOLD])))
+        if data.draw(st.booleans()):
+            odd = data.draw(st.sampled_from(ODD_ROWS))
+            rest = record["row"][len(odd) :] if isinstance(odd, list) and odd else None
+            record["row"] = odd if rest is None else [*odd, *rest]
+        records.append(record)
+    with path.open("ab") as file:
+        file.write(b"".join(map(encode_line, records)))
+    together, alone = (_read_by(path, number) for number in (256, 1))
+    assert together == alone
+
+
+def _describe_step(step: int, told: object) -> dict[str, Any]:
+    values = [None if np.isnan(value) else value for value in (make_row(step)[COLUMN[name]] for name in FIELDS)]
+    return {"type": "step", "row": values, "collectives": told}
+
+
+def _read_by(path: Path, number: int) -> str:
+    """A stream whose steps are read so many at a time, as text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_part, "BATCH_STEPS", number)
+        stream = read_stream(path)
+    tables = [structs.astuple(table) for table in stream.collectives]
+    lists = [[each.tolist() if isinstance(each, np.ndarray) else each for each in table] for table in tables]
+    return repr((stream.rows.tolist(), sorted(lists, key=repr), stream.warnings))
