@@ -73,17 +73,27 @@ def run_tasks(
     raise DataError("a worker process that read traces was killed, again and again, probably for lack of memory")
 
 
+def require_engine(spec: str) -> None:
+    """Checks a value of ``--executor``, as far as that is possible without opening it.
+
+    Raises:
+        UsageError: There is no such engine.
+    """
+    name, _, address = spec.partition(":")
+    if spec != "local" and (name not in _ENGINES or not address):
+        raise UsageError(f"--executor {spec}: expected local, dask:ADDRESS or ray:ADDRESS")
+
+
 @contextlib.contextmanager
 def _open_engine(spec: str | None, num_workers: int) -> Iterator[_Engine]:
-    name, _, address = (spec or "local").partition(":")
     if spec is None or spec == "local":
         # Threads, of torch or of fsspec, do not survive a fork.
         start = "spawn" if {"torch", "fsspec"} & sys.modules.keys() else "fork"
         with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context(start)) as pool:
             yield pool, (BrokenExecutor,)
         return
-    if name not in _ENGINES or not address:
-        raise UsageError(f"--executor {spec}: expected local, dask:ADDRESS or ray:ADDRESS")
+    require_engine(spec)
+    name, _, address = spec.partition(":")
     # Engines raise errors of all kinds, their workers' too: each is one line.
     said: list[str] = []
     refused: DistprofError | None = None

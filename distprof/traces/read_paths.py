@@ -40,6 +40,10 @@ def read_paths(
         DistprofError: Nothing is readable, the inputs belong to different jobs, or there is no such executor or
             generation.
     """
+    if executor is not None:
+        from distprof.traces.executors import require_engine
+
+        require_engine(executor)  # also where there turns out to be no trace to reduce
     sources, unread = list_sources(paths)
     folders = [source for source in sources if source.kind == "run"]
     if len(folders) > 1:

@@ -10,6 +10,7 @@ import pytest
 
 from distprof.cli.parser import run_verb
 from distprof.errors import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL, EXIT_USAGE
+from tests.faults.run_folder import make_late_run, write_run
 from tests.kineto_file import make_event, make_kernel, make_launch, make_step, write_kineto
 from tests.nsys_file import MS, make_training_export
 
@@ -45,6 +46,14 @@ def test_a_capture_has_the_phases_of_both_clocks_that_its_maker_knows(tmp_path: 
     assert [value / MS for value in reduced["busy_device_ns"]] == [24, 24]
     assert [value / MS for value in reduced["exposed_device_ns"]] == [10, 10]
     assert [value / MS for value in reduced["overlapped_device_ns"]] == [14, 14]
+
+
+def test_an_engine_that_there_is_not_is_refused_for_a_run_folder_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", make_late_run())
+    assert run_verb(["report", str(folder), "--executor", "dusk:tcp://a:1"]) == EXIT_USAGE
+    assert "--executor dusk:tcp://a:1: expected local, dask:ADDRESS or ray:ADDRESS" in capsys.readouterr().err
 
 
 def test_traces_of_different_tools_are_one_job(tmp_path: Path) -> None:
