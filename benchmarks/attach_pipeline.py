@@ -24,7 +24,7 @@ from distprof.cli.bench.overhead import order_runs
 from distprof.errors import EXIT_FAILED, EXIT_OK, UsageError
 from distprof.storage.run_folder import read_run
 
-RANKS = 4
+RANKS, WIDTH = 4, 128
 LIMIT_RATIO = 0.03
 WHOLE, TRAINING, PROCESSORS = "whole job", "training", "processors"
 SCRIPT = Path(__file__).with_name("attach_pipeline_program.py")
@@ -46,6 +46,7 @@ def add_attach_pipeline(subjects: argparse._SubParsersAction[Any]) -> None:
     pipeline = subjects.add_parser("attach-pipeline", help="a pipeline under attach", description=DESCRIPTION)
     pipeline.add_argument("--rounds", type=int, default=10, help="rounds, of two jobs each (default: 10)")
     pipeline.add_argument("--steps", type=int, default=600, help="steps of a job, some 100 ms each (default: 600)")
+    pipeline.add_argument("--width", type=int, default=WIDTH, help="features of its layers (default: 128)")
     pipeline.add_argument(
         "--program", choices=sorted(PROGRAMS), metavar="NAME",
         help="one of those of the bench `parallel` instead, whose layers sleep: " + ", ".join(PROGRAMS),
@@ -65,7 +66,7 @@ def run_attach_pipeline(options: argparse.Namespace) -> int:
     taken: dict[str, dict[str, list[float]]] = {
         what: {PLAIN: [], ATTACHED: []} for what in (WHOLE, TRAINING, PROCESSORS)
     }
-    fine, script = True, list_script(options.program, options.steps)
+    fine, script = True, list_script(options.program, options.steps, options.width)
     rounds, turn_s = options.rounds, options.turns
     measured = time_jobs(script, rounds) if turn_s is None else time_pairs(script, rounds, turn_s)
     for condition, run, times_s in measured:
@@ -78,10 +79,10 @@ def run_attach_pipeline(options: argparse.Namespace) -> int:
     return EXIT_OK if show(taken, options.steps) and fine else EXIT_FAILED
 
 
-def list_script(name: str | None, steps: int) -> list[str]:
-    """The program and its arguments. None: the pipeline that computes."""
+def list_script(name: str | None, steps: int, width: int = WIDTH) -> list[str]:
+    """The program and its arguments. None: the pipeline that computes, in layers of this width."""
     if name is None:
-        return [str(SCRIPT), str(steps)]
+        return [str(SCRIPT), str(steps), str(width)]
     return ParallelJob(program=name, cause="nobody", steps=steps).list_arguments()
 
 

@@ -8,19 +8,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-WIDTH, TOKENS, BATCH, MICRO_BATCHES, CLASSES = 128, 64, 32, 8, 16
+TOKENS, BATCH, MICRO_BATCHES, CLASSES = 64, 32, 8, 16
+steps, width = map(int, sys.argv[1:] or (54, 128))
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
-block = nn.TransformerEncoderLayer(WIDTH, nhead=4, dim_feedforward=2 * WIDTH, dropout=0.0, batch_first=True)
-first = [nn.Linear(CLASSES, WIDTH)] if rank == 0 else []
-last = [nn.Linear(WIDTH, CLASSES)] if rank == size - 1 else []
+block = nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=2 * width, dropout=0.0, batch_first=True)
+first = [nn.Linear(CLASSES, width)] if rank == 0 else []
+last = [nn.Linear(width, CLASSES)] if rank == size - 1 else []
 model = nn.Sequential(*first, block, *last)
 stage = PipelineStage(model, rank, size, torch.device("cpu"))
 schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 54
 data = torch.Generator().manual_seed(0)
 begin_s = time.perf_counter()
 for _ in range(steps):
