@@ -11,6 +11,7 @@ from msgspec import structs
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
 from distprof.analyze.causes.pipeline_verdict import choose_pipeline_verdict, report_pipeline_causes
+from distprof.analyze.causes.slow_allocator import find_slow_allocator
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.unequal_experts import find_unequal_experts
 from distprof.analyze.causes.verdict import choose_verdict
@@ -43,7 +44,7 @@ from distprof.analyze.timeline.step_timelines import report_timelines
 from distprof.analyze.traces.merge_traces import report_activity
 from distprof.facts.run import FORWARDS_NOTE, FORWARDS_ONLY, Clock, Run, Stretch
 from distprof.report.report import SCHEMA, BetweenReport, Report
-from distprof.report.wait_report import Cause, CauseReport, Causes, Stall, Verdict
+from distprof.report.wait_report import Cause, CauseReport, Causes, Stall, Verdict, VerdictKind
 
 NO_MICRO_BATCHES = "no micro-batches were recorded"
 _Placed = TypeVar("_Placed", Verdict, CauseReport, Stall)
@@ -94,6 +95,8 @@ def analyze(run: Run) -> Report:
         causes = report_causes(measured_steps, replayed, cause_costs, step_ns=step_ns)
     elif not isinstance(judged, str) and not unlike:
         causes = report_pipeline_causes(judged, step_ns)
+    if verdict.kind in (VerdictKind.SLOW_RANK, VerdictKind.STALLS):
+        verdict = structs.replace(verdict, allocator=find_slow_allocator(measured_steps, verdict))
     if any(run.gpus):
         from distprof.analyze.causes.throttled_gpu import find_throttled_gpu
 

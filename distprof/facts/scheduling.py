@@ -1,4 +1,5 @@
-"""How a rank's training thread got a core: readings of the kernel's counters, about one per window.
+"""How a rank's training thread got a core, and its allocator memory of the GPU: readings of counters, about one per
+window.
 
 A reading is one row of float64; NaN means *not read*. Counters go on counting, so that any two readings of one thread
 tell about the time between them, whatever was lost or left out between.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 SCHEDULING_FIELDS = (
     "at_ns", "thread", "run_ns", "wait_ns", "preempted", "major_faults", "cores", "core_set", "used_ns", "threads",
-    "busy_ns", "steal_ns", "throttled_ns",
+    "busy_ns", "steal_ns", "throttled_ns", "driver_allocations", "cache_flushes",
 )  # fmt: skip
 """
 - ``at_ns``: host clock of the rank.
@@ -22,5 +23,7 @@ SCHEDULING_FIELDS = (
 - ``busy_ns``, ``steal_ns``: of all cores of the host: not idle, stolen time included; and stolen by other guests of its
   machine.
 - ``throttled_ns``: how long its cgroup was stopped because its quota was used up, summed over cores.
+- ``driver_allocations``, ``cache_flushes``: of PyTorch's allocator of its GPU, how often it asked the driver for
+  memory, and how often it had to give back what it had cached first, for which it waits until the GPU is done.
 """
 SCHEDULING = {name: index for index, name in enumerate(SCHEDULING_FIELDS)}

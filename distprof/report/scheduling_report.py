@@ -27,6 +27,10 @@ class SchedulingReport(Struct, frozen=True, kw_only=True):
     """How long its cgroup was stopped because its quota was used up, summed over cores, over the time."""
     steal_ratio: float | None
     """Of the time in which the host's cores had work, what other guests of its machine took."""
+    driver_allocations: float | None = None
+    """How often PyTorch's allocator of its GPU asked the driver for memory, per step."""
+    cache_flushes: float | None = None
+    """How often it had to give back what it had cached first, for which it waits until the GPU is done, per step."""
 
 
 class OffCpuReason(enum.StrEnum):

@@ -153,6 +153,21 @@ class ThrottledGpu(Struct, frozen=True, kw_only=True):
     """By how much less the clock is lower than the others', over how much longer the rank takes; 1 at most."""
 
 
+class SlowAllocator(Struct, frozen=True, kw_only=True):
+    """The allocator of the GPU of a rank that is late: it is later in the steps in which that asks the driver for more
+    memory."""
+
+    allocations: float
+    """How often it does, per step."""
+    flushes: float
+    """How often it has to give back what it had cached first, for which it waits until the GPU is done, per step."""
+    others_allocations: float
+    """``allocations``, median of the other ranks."""
+    explained_ratio: float
+    """How much later the rank is for what its allocator asks more often than the others', over how late it is; 1 at
+    most. By regression over pairs of neighbouring windows of a few steps."""
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """Who held whom up and why, or that nobody can be named."""
 
@@ -186,6 +201,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     throttled: ThrottledGpu | None = None
     """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
     it, or its GPU was not sampled."""
+    allocator: SlowAllocator | None = None
+    """Why the rank is late. None: it is not later when its allocator asks for memory, or that was not read."""
     off_cpu: OffCpu | None = None
     """Of the cause "off the CPU". None: of another one."""
     loader: SlowLoader | None = None

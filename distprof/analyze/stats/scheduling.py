@@ -21,21 +21,24 @@ BLOCK, MIN_STEPS = 4, 2.0
 """Steps: of every so many the first reading begins a window, and a shorter one is left out: it may lie in one part of a
 step."""
 _AT, _THREAD = SCHEDULING["at_ns"], SCHEDULING["thread"]
-_COUNTERS = [SCHEDULING[name] for name in ("run_ns", "wait_ns", "preempted", "major_faults")]
+_COUNTERS = [
+    SCHEDULING[name]
+    for name in ("run_ns", "wait_ns", "preempted", "major_faults", "driver_allocations", "cache_flushes")
+]
 
 
 class Scheduling(Struct, frozen=True, kw_only=True):
     """What was read of a rank in some of its steps."""
 
     windows: FloatArray
-    """Per step on a core, waiting for one, taken off one, and waiting for a page, ``[num_windows, 4]``; ns, ns, and
-    numbers. NaN: not read."""
+    """Per step on a core, waiting for one, taken off one, waiting for a page, asking the driver for memory of the GPU,
+    and giving back what was cached of it, ``[num_windows, 6]``; ns, ns, and numbers. NaN: not read."""
     readings: FloatArray
     """As ``Run.scheduling``."""
 
     @property
     def usual(self) -> FloatArray:
-        """Of ``windows`` the midmean, ``[4]``."""
+        """Of ``windows`` the midmean, ``[6]``."""
         return midmean(self.windows.T)
 
     def find_last(self, name: str) -> float | None:
@@ -94,10 +97,12 @@ def report_scheduling(run: Run, position: int, first: int, end: int) -> Scheduli
     found = read_scheduling(run, position, first, end)
     if found is None:
         return None
-    run_ns, wait_ns, preempted, faults = map(float, found.usual)
+    run_ns, wait_ns, preempted, faults, _, _ = map(float, found.usual)
+    allocations, flushes = map(float, found.windows[:, 4:].mean(axis=0))  # which may come in few of them
     return SchedulingReport(
         run_ns=run_ns, wait_ns=wait_ns, preempted=as_number(preempted), major_faults=as_number(faults),
         cores=found.find_last("cores"), threads=found.find_median("threads"),
         throttled_ratio=found.find_share("throttled_ns", "at_ns"),
         steal_ratio=found.find_share("steal_ns", "busy_ns"),
+        driver_allocations=as_number(allocations), cache_flushes=as_number(flushes),
     )  # fmt: skip

@@ -35,6 +35,7 @@ from distprof.profiler.rank.suspected_hang import open_suspicion
 from distprof.profiler.windows.rank_windows import LevelWindow, plan_level_window, plan_on_demand
 from distprof.profiler.windows.window_coordinator import open_coordinator
 from distprof.record.device.gpu_sampler import GpuSampler
+from distprof.record.device.memory import read_allocations
 from distprof.record.device.rank_info import describe_rank, measure_beside_others
 from distprof.record.device.torch_device import TorchDevice
 from distprof.record.gather.end_on_signal import end_on_signal
@@ -237,7 +238,8 @@ class Job:
                 for watch in (CollectorWatch(recorder), CompileWatch(recorder, note), LoaderWatch(recorder, note)):
                     watch.open()
                     self._lefts.append(watch.close)
-                boundary, cores = ErrorBoundary(UNREAD_CORES, self._step_writer.note), SchedulingWatch()
+                cores = SchedulingWatch(allocations=partial(read_allocations, self._context.world.device))
+                boundary = ErrorBoundary(UNREAD_CORES, self._step_writer.note)
                 self._step_writer.read_scheduling = lambda thread: boundary.run(cores.read, thread)
         if self._failed is None or self._context.world.size == 1:
             self._join()

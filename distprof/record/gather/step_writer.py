@@ -15,11 +15,12 @@ from distprof.facts.run import KINDS, PHASES, CollectiveKind
 from distprof.facts.stand import GroupState, RankState, StoppedRank, has_lost_peer
 from distprof.record.collectives.flight_recorder import describe_pending, drop_ring, find_unseen, keep_ring, read_ring
 from distprof.record.device.gpu_sampler import GpuSampler
+from distprof.record.device.memory import read_memory
 from distprof.record.stalls.rank_state import add_progress, describe_position, has_passed, read_rank_state
 from distprof.record.stalls.stacks import read_trace
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import QUEUED_STEPS, STEPS_AT_ONCE, BrokenPhase, StepRecord, name_unseen, settle
-from distprof.record.step.step_row import pack_row, read_memory
+from distprof.record.step.step_row import pack_row
 from distprof.storage.collective_records import TOO_MANY, GroupInfo, StepCollectives, describe_dropped, name_codes
 from distprof.storage.last_state import drop_last_stack, drop_place
 from distprof.storage.rank_stream import StreamWriter

@@ -11,7 +11,7 @@ import functools
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 RARE_EVERY = 16
@@ -36,6 +36,7 @@ class SchedulingWatch:
         cgroups: Path = Path("/sys/fs/cgroup"),
         *,
         affinity: Callable[[int], set[int]] | None = _AFFINITY,
+        allocations: Callable[[], Mapping[str, float]] = dict,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Reads nothing yet.
@@ -44,9 +45,11 @@ class SchedulingWatch:
             proc: The kernel's files.
             cgroups: Where the hierarchy of version 2 is.
             affinity: The cores of a thread. None: the system does not say.
+            allocations: Reads what the allocator of its GPU counts.
             now_ns: The host clock, ns.
         """
         self._proc, self._cgroups, self._affinity, self._now = str(proc), str(cgroups), affinity, now_ns
+        self._read_allocations = allocations
         self._taken = 0
         self._limited = True  # whether the last look found a quota
         self._used: dict[str, int] = {}  # processor time by thread, in ticks
@@ -68,7 +71,7 @@ class SchedulingWatch:
         found: dict[str, float] = {
             "at_ns": self._now(), "thread": thread, "run_ns": waited[0], "wait_ns": waited[1],
             **_read_faults(f"{own}/stat"), **_read_switches(f"{own}/status"), **self._read_cores(thread, rare=rare),
-            **_read_used(f"{self._proc}/self/stat"),
+            **_read_used(f"{self._proc}/self/stat"), **self._read_allocations(),
         }  # fmt: skip
         if rare:
             found |= {**self._count_threads(), **_read_steal(f"{self._proc}/stat")}

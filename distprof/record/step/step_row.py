@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
 
 import numpy as np
-import torch
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
@@ -105,16 +102,3 @@ def _pack_collectives(row: list[float], record: StepRecord) -> None:
             value = None if totals is None else totals[code]
             if value is not None:
                 row[column] = value
-
-
-def read_memory(device: torch.device) -> tuple[int | None, int | None]:
-    """Memory in use and its peak so far, bytes: allocated by torch (CUDA) or resident (CPU). Reads a file."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            in_use_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            return in_use_bytes, max(peak_bytes, in_use_bytes)  # the kernel updates the two at different times
-    except (OSError, ValueError, IndexError):
-        return None, peak_bytes

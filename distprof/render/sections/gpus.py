@@ -1,4 +1,5 @@
-"""The ranks' GPUs while they trained, as a table, and a throttled one in a sentence with its remedy."""
+"""The ranks' GPUs while they trained, as a table; a throttled one, or a lack of its memory, in a sentence with its
+remedy."""
 
 from __future__ import annotations
 
@@ -40,6 +41,28 @@ def advise_throttle(report: Report) -> str:
     """What to do about it, in one line; empty: nothing is known to be throttled."""
     found = report.verdict.throttled
     return "" if found is None else _REMEDIES[found.limit].format(who=name_rank(report, report.verdict.rank))
+
+
+def describe_allocator(report: Report) -> str:
+    """``The allocator of rank 5's GPU asks the driver for memory 3.1 times a step``; empty: it is not known to."""
+    found = report.verdict.allocator
+    if found is None:
+        return ""
+    who, times = f"The allocator of rank {report.verdict.rank}'s GPU", f"{found.allocations:,.3g} times a step"
+    after = f", {found.flushes:,.3g} of them after giving back all that it had cached" if found.flushes else ""
+    others, explained = f"the others': {found.others_allocations:,.3g}", format_ratio(found.explained_ratio)
+    return f"{who} asks the driver for memory {times} ({others}){after}; {explained} of the lateness goes with it"
+
+
+def advise_allocator(report: Report) -> str:
+    """What to do about it, in one line; empty: its allocator is not known to hold a rank up."""
+    found = report.verdict.allocator
+    if found is None:
+        return ""
+    who = name_rank(report, report.verdict.rank)
+    less = f"or let {who} use less memory (smaller batches, activation checkpointing)"
+    calls = f"and see whether {who} calls torch.cuda.empty_cache() in its steps"
+    return f"set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, {less if found.flushes else calls}"
 
 
 def show_gpus(report: Report, ranks: Collection[int]) -> Section:

@@ -28,7 +28,7 @@ from distprof.render.sections.cause_words import (
     read_cost,
     show_share,
 )
-from distprof.render.sections.gpus import describe_throttle
+from distprof.render.sections.gpus import describe_allocator, describe_throttle
 from distprof.render.sections.pipeline import describe_pipeline_verdict
 from distprof.render.sections.probes import describe_probes
 from distprof.render.sections.rank_names import describe_place, name_groups, name_rank, read_dimension
@@ -91,7 +91,8 @@ def describe_verdict(report: Report) -> str:
     if report.world_size == 1:
         return _describe_alone(report)
     sentence = f"{'critical: ' if verdict.critical else ''}{_describe_largest(report)}"
-    after = [describe_throttle(report), count_others(report), _describe_basis(report), _describe_probes(report)]
+    reasons = [describe_throttle(report), describe_allocator(report)]
+    after = [*reasons, count_others(report), _describe_basis(report), _describe_probes(report)]
     after = [text for text in after if text]
     larger = [] if verdict.kind in NOBODY else list_larger(report)
     if larger:

@@ -14,7 +14,7 @@ from distprof.render.sections.cause_words import (
     name_link,
     read_cost,
 )
-from distprof.render.sections.gpus import advise_throttle
+from distprof.render.sections.gpus import advise_allocator, advise_throttle
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
@@ -87,6 +87,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 return f"balance what the experts get: compare the router's loads on {who} with the others'"
             if verdict.throttled is not None:
                 return advise_throttle(report)
+            if verdict.allocator is not None:
+                return advise_allocator(report)
             if verdict.off_cpu is not None:
                 return _BY_REASON[verdict.off_cpu.reason].format(who=who)
             if verdict.module is not None:

@@ -48,8 +48,10 @@ def make_watch(tmp_path: Path, **changes: object) -> SchedulingWatch:
 
 
 def test_a_reading_by_hand(tmp_path: Path) -> None:
-    found = make_watch(tmp_path).read(7)
+    counted = {"driver_allocations": 12, "cache_flushes": 3}
+    found = make_watch(tmp_path, allocations=lambda: counted).read(7)
     assert found == {
+        **counted,
         "at_ns": 77, "thread": 7, "run_ns": 5000, "wait_ns": 3000, "preempted": 41, "major_faults": 6, "cores": 1.5,
         "core_set": zlib.crc32(b"[1, 3]"), "used_ns": 250 * TICK_NS, "threads": 3,
         "busy_ns": (100 + 1 + 20 + 3 + 2 + 50) * TICK_NS, "steal_ns": 50 * TICK_NS, "throttled_ns": 44_000,
