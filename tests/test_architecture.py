@@ -21,7 +21,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "distprof"
 
 ROOMS: tuple[str, ...] = (
-    "errors", "error_boundary", "facts world compiling patching child_process", "report config", "storage",
+    "errors", "error_boundary", "facts world compiling patching unseen child_process", "report config", "storage",
     "record traces modules observe", "analyze",
     "render", "profiler", "train", "attach", "cli", "__main__",
 )  # fmt: skip
@@ -42,8 +42,8 @@ MOST_FILES, MOST_AT_THE_TOP = 25, 3
 """Of a folder beside its ``__init__.py``, and of those in `SUB_ROOMS` beside their sub-rooms."""
 
 ALLOWED = {
-    "torch": "world compiling record modules observe profiler train attach cli/model_target.py cli/bench/wrapped.py "
-    "cli/doctor/probe_torch.py",
+    "torch": "world compiling unseen record modules observe profiler train attach cli/model_target.py "
+    "cli/bench/wrapped.py cli/doctor/probe_torch.py",
     "accelerate": "train attach",
     "transformers": "attach/transformers.py",
     "lightning": "attach/lightning.py",

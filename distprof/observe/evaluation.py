@@ -141,5 +141,7 @@ def unwrap(model: Any) -> list[Any]:
 def _unwrap_once(model: Any) -> Any:
     """What a model has wrapped, once in every step: asking a module for what it does not have is slow."""
     parts = getattr(model, "_modules", {})
-    inner = parts.get("_orig_mod") or parts.get("module")
-    return model.module if inner is None and hasattr(type(model), "module") else inner  # a property of FSDP1
+    for name in ("_orig_mod", "module"):
+        if name in parts and parts[name] is not None:  # that of a TorchScript module has no get()
+            return parts[name]
+    return model.module if hasattr(type(model), "module") else None  # a property of FSDP1

@@ -23,6 +23,7 @@ from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.optimizers import Optimizers
 from distprof.observe.step_search import StepSearch
 from distprof.patching import after_import, leave_out_of_warnings
+from distprof.unseen import unseen
 
 _FORWARD, _BACKWARD, _GRAD_NORM, _DATA = (
     PHASE_CODE[phase] for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.DATA)
@@ -150,6 +151,7 @@ class Functions:
         )  # fmt: skip
 
     def _watch_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
         def after(args: Arguments, result: Any) -> None:
             if self._session.open and type(result) is torch.Tensor and result.numel() == 1:
                 self._session.keep_scalars(grad_norm=result.detach() if result.requires_grad else result)

@@ -24,6 +24,7 @@ from distprof.observe.observer_target import ObserverTarget
 from distprof.observe.sequence_lengths import square_lengths
 from distprof.observe.step_search import StepSearch
 from distprof.patching import leave_out_of_warnings
+from distprof.unseen import unseen
 
 _FORWARD = PHASE_CODE[Phase.FORWARD]
 MAX_MODELS = 16
@@ -83,6 +84,7 @@ class Forwards:
         known = getattr(getattr(original, "__code__", None), "co_names", ())
         if set(known) != {"_compiled_call_impl", "_call_impl"}:
             return watched
+        watched_quickly.__qualname__ = "Module.__call__"  # where pickle finds it: the original's name is another place
         leave_out_of_warnings(watched_quickly)
         skip_compile(watched_quickly)
         watched_quickly._torchdynamo_inline = original  # type: ignore[attr-defined]
@@ -109,6 +111,7 @@ class Forwards:
         if not self._search.settled:
             self._search.end_forward()
 
+    @unseen
     def _meet(self, model: nn.Module) -> bool:
         """Whether a model has parameters; one that is called for the first time is watched."""
         has_parameters = self._has_parameters.get(model)

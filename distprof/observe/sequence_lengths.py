@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+from distprof.unseen import unseen
+
 WHOLE = (torch.int64, torch.int32)
 """Types of token numbers."""
 MAX_SEQUENCES = 1024
 """Of a packed batch; more are not looked at."""
 
 
+@unseen
 def square_lengths(args: Sequence[Any], options: Mapping[str, Any]) -> int:
     """The sum over the sequences of one call; 0: not known.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from distprof.observe.observer_target import ObserverTarget
+from distprof.unseen import unseen
 
 UNSEEN = (
     "an optimizer was made, and none of its steps is seen (in a compiled function, or not of torch.optim): a step is "
@@ -38,6 +39,7 @@ class UnseenUpdates:
         self._unsaid = 0
         self.backwards_per_update = 1
 
+    @unseen
     def end_backward(self, parameters: Iterable[torch.Tensor]) -> None:
         """A backward is over, of some parameters, as far as known."""
         parameter = None if self._parameter is None else self._parameter()
@@ -50,6 +52,7 @@ class UnseenUpdates:
         self._backwards += 1
         self._state, self._values = _read_state(parameter), _copy_values(parameter)
 
+    @unseen
     def are_seen(self) -> bool:
         """Whether the parameter has changed often enough. Asked after a backward, before the next thing that trains."""
         parameter = None if self._parameter is None else self._parameter()

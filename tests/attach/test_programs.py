@@ -70,6 +70,8 @@ RUNS = {
                                     arguments=("--how", how))
         for how in ("loop", "averager", "accelerate")
     },
+    "functions_seen": Watched(program="functions_seen", steps=10, phases=f"{DDP} grad_norm"),
+    "scripted": Watched(program="scripted", steps=12, phases="forward backward all_reduce optimizer"),
     "lbfgs": Watched(program="lbfgs", steps=10, phases="forward backward optimizer"),
     "inference": Watched(program="inference", steps=10 - 2, phases="data forward"),
     "nanogpt": Watched(program="nanogpt", steps=12, phases="forward backward all_reduce grad_norm optimizer",

@@ -49,6 +49,7 @@ from distprof.record.step.stretches import BatchWatch, StretchContext, TimedBatc
 from distprof.record.step.timeline import PhaseContext
 from distprof.record.windows.capture_range import CaptureRange
 from distprof.record.windows.nvtx_ranges import NvtxRanges, show_modules
+from distprof.unseen import unseen
 
 T = TypeVar("T")
 _UNWRAPPED = (
@@ -127,6 +128,7 @@ class Profiler:
         if self._level is not None:
             self._level.watch(model)
 
+    @unseen
     def _separate(self, model: nn.Module) -> None:
         notes: list[str] = []
         if self._on_demand is not None:

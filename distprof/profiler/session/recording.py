@@ -27,6 +27,7 @@ from distprof.record.device.torch_device import is_capturing
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.timeline import OTHER
+from distprof.unseen import unseen
 
 T = TypeVar("T")
 Opener = Literal["with", "steps", "cut", "call"]
@@ -371,6 +372,7 @@ class Recording(GuardedCalls):
             self._guard("the end", partial(self._profiler.close, wait_s=wait_s), error)
         self._guard("the end", self._end, error)
 
+    @unseen
     def _begin_quietly(self) -> None:
         """Starts the job; an error costs the recording and not the training."""
         try:
@@ -379,6 +381,7 @@ class Recording(GuardedCalls):
             everywhere = not isinstance(error, DistprofError)
             ErrorBoundary("nothing is recorded", partial(self.warn_once, everywhere=everywhere)).fail(error)
 
+    @unseen
     def _look_again(self) -> None:
         """Before a step: there is no job, after all, and nothing more to record."""
         self.in_doubt = False

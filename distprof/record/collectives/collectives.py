@@ -21,6 +21,7 @@ from distprof.record.collectives.coalescing import pick, watch_coalescing
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.collectives.ddp import watch_hooks
 from distprof.record.collectives.functional import watch_functional
+from distprof.unseen import unseen
 
 _UNKNOWN = (-1, -2, True)
 """In place of what is known about an asynchronous collective."""
@@ -201,6 +202,7 @@ def _watch_waits(collective_watch: CollectiveWatch) -> Callable[[], None]:
     return replace([dist.Work], "wait", watched)
 
 
+@unseen
 def _measure(form: _Form, buffer: Any) -> tuple[int, torch.device | None]:
     """Bytes of a buffer or of a list of them, and where they lie."""
     if form.buffer < 0:

@@ -9,7 +9,7 @@ same in fewer lines.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -20,6 +20,7 @@ from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
 from distprof.patching import Swap, leave_out_of_warnings, require_fit, step_aside
 from distprof.record.collectives.coalescing import pick
 from distprof.record.collectives.collective_watch import CollectiveWatch
+from distprof.unseen import unseen
 
 
 class _Exchange(NamedTuple):
@@ -148,14 +149,21 @@ def _record(
     known = isinstance(tensors, (list, tuple)) and type(peer) is int and type(tag) is int
     if not known or not tensors:
         return UNKNOWN
+    size_bytes, on_device, on_host = _measure(tensors, collective_watch, group)
+    if not (on_device or on_host):
+        return UNKNOWN
+    return recorder.begin_operation(form.kind, peer=peer, tag=tag, size_bytes=size_bytes, on_device=on_device)
+
+
+@unseen
+def _measure(tensors: Sequence[Any], collective_watch: CollectiveWatch, group: Any) -> tuple[int, bool, bool]:
+    """Their bytes, whether their exchange ends on a device, and whether they lie on the host."""
     size_bytes, on_device, on_host = 0, True, True
     for tensor in tensors:
         size_bytes += tensor.nbytes
         on_device = on_device and collective_watch.ends_on_device(group, tensor.device)
         on_host = on_host and tensor.is_cpu
-    if not (on_device or on_host):
-        return UNKNOWN
-    return recorder.begin_operation(form.kind, peer=peer, tag=tag, size_bytes=size_bytes, on_device=on_device)
+    return size_bytes, on_device, on_host
 
 
 def _add_to_batch(tickets: list[int], form: _Exchange, ticket: int) -> None:

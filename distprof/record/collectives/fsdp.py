@@ -27,6 +27,7 @@ from distprof.patching import is_fsdp2, is_instance, leave_out_of_warnings
 from distprof.record.collectives.collective_watch import CollectiveWatch
 from distprof.record.step.collective_log import ASYNCHRONOUS, ON_DEVICE
 from distprof.record.step.recorder import KIND_CODE, Recorder
+from distprof.unseen import count_bytes, is_mode_on
 
 _ALL_GATHER = PHASE_CODE[Phase.ALL_GATHER]
 _ALL_REDUCE = PHASE_CODE[Phase.ALL_REDUCE]
@@ -147,7 +148,9 @@ class _WatchedObject:
             try:
                 # What a host waits for needs no further call: each costs more than all that it does.
                 if self._held and options.get("group") is self._group and not options.get("async_op"):
-                    ticket = begin_held(kind, options[counted].nbytes, self._group_code, phase)
+                    buffer = options[counted]
+                    size_bytes = count_bytes(buffer) if is_mode_on() else buffer.nbytes
+                    ticket = begin_held(kind, size_bytes, self._group_code, phase)
                     self.tickets.append(ticket)
                     collective_watch.newest = ticket
                 else:
@@ -186,7 +189,7 @@ class _WatchedObject:
             self._group, self._group_code = group, collective_watch.look_up_code(group)
             self._on_device = collective_watch.ends_on_device(group, buffer.device)
             self._held = not self._on_device
-        size_bytes = buffer.nbytes
+        size_bytes = count_bytes(buffer)
         flags = ASYNCHRONOUS if options.get("async_op") else 0
         if self._on_device:  # this only gives work to another stream: nothing waits here
             ticket = recorder.log_collective(self._kind, size_bytes, self._group_code, flags | ON_DEVICE)

@@ -12,6 +12,7 @@ from typing import Any
 from distprof.facts.run import CollectiveKind
 from distprof.patching import after_import, replace, require_fit
 from distprof.record.collectives.collective_watch import CollectiveWatch
+from distprof.unseen import unseen
 
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 _FORMS: dict[str, tuple[CollectiveKind, int, bool]] = {
@@ -92,10 +93,8 @@ def _wrap_issue(
             given = args[position] if len(args) > position else options["group"]
             group = functional._resolve_group_name(given, options.get("tag", ""))
             code = collective_watch.look_up_code(group)
-            size_bytes, on_device = (
-                _measure(kind, tensor, args, options),
-                collective_watch.ends_on_device(group, tensor.device),
-            )
+            size_bytes, device = _measure(kind, tensor, args, options)
+            on_device = collective_watch.ends_on_device(group, device)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # torch raises its own error
             return call(*args, **options)
         size_bytes *= collective_watch.look_up_size(code) if is_part else 1
@@ -116,13 +115,14 @@ def _wrap_issue(
     return collective_watch.surround(original, watch, name=name)
 
 
-def _measure(kind: CollectiveKind, tensor: Any, args: tuple[Any, ...], options: dict[str, Any]) -> int:
-    """Bytes of the tensor, or of what is received in its place."""
+@unseen
+def _measure(kind: CollectiveKind, tensor: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, Any]:
+    """Bytes of the tensor, or of what is received in its place, and where it lies."""
     size_bytes: int = tensor.nbytes
     splits = args[1] if len(args) > 1 else options.get("output_split_sizes")
     if kind is CollectiveKind.ALL_TO_ALL and splits is not None and len(tensor):
         size_bytes = sum(splits) * size_bytes // len(tensor)
-    return size_bytes
+    return size_bytes, tensor.device
 
 
 def _wrap_wait(
@@ -147,6 +147,7 @@ def _wrap_wait(
     return collective_watch.surround(original, watch, lambda: bool(pending) and collective_watch.is_ours())
 
 
+@unseen
 def _locate(tensor: Any) -> int:
     """The address of the storage, which a tensor shares with its views; -2: a tensor that has none of its own."""
     try:

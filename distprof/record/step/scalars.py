@@ -12,6 +12,7 @@ import torch
 
 from distprof.errors import describe_error, read_first_line
 from distprof.record.step.protocols import Accelerator
+from distprof.unseen import unseen
 
 NUM_SLOTS = 1024
 """Most steps whose values are on their way to the host; about as many launches as a GPU queues at all."""
@@ -32,6 +33,7 @@ class ScalarReader:
         self._sources: list[list[Any]] = [[None] * NUM_SLOTS for _ in self._buffers]
         self._next, self._used = 0, 0
 
+    @unseen
     def keep(self, values: tuple[Any, Any], *, copy: bool = True) -> tuple[Values, int]:
         """Reads what the host has, and has the device copy what it has.
 
