@@ -45,6 +45,8 @@ PROGRAMS: Mapping[str, ParallelProgram] = {
     "1f1b": _schedule("Schedule1F1B", MICRO_BATCHES + 3),
     "gpipe": _schedule("ScheduleGPipe", MICRO_BATCHES + 3),
     "interleaved": _schedule("ScheduleInterleaved1F1B", 2 * MICRO_BATCHES + 3),
+    "zero_bubble": _schedule("ScheduleInterleavedZeroBubble", 2 * MICRO_BATCHES + 3),
+    "folded": _schedule("ScheduleZBVZeroBubble", 2 * MICRO_BATCHES + 3),
     "by_hand": ParallelProgram(script="by_hand", stages=RANKS, rounds=MICRO_BATCHES + 3, loading=(0,)),
     "replicas": ParallelProgram(script="replicas", stages=2, rounds=MICRO_BATCHES + 1, loading=(0, 2)),
     "mesh": ParallelProgram(script="mesh"),

@@ -186,7 +186,8 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     """Stages that take longer than the other ones on all replicas.
 
     On each replica the excess is significant at the whole level: all of them together are so at no higher one. Source:
-    Berger (1982), Technometrics 24, the intersection-union test.
+    Berger (1982), Technometrics 24, the intersection-union test. Where a schedule splits backwards, stages are compared
+    by their forwards: the first one needs no gradients of its inputs, and does in one pass what others do in two.
     """
     num_steps, replicas, stages = recorded.shape
     if stages < 2:
@@ -196,7 +197,8 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     live, firm = recorded.least is not None, recorded.mark_firm()
     found = []
     for stage in range(stages):
-        own = tuple(kind for kind in PASSES if firm[kind][:, stage].all())
+        alike = (Kind.FORWARD,) if recorded.is_split else PASSES
+        own = tuple(kind for kind in alike if firm[kind][:, stage].all())
         kinds = _choose_kinds(compared, own, (slice(None), stage), (least, alpha))
         if kinds is None:
             continue

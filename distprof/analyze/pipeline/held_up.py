@@ -71,10 +71,13 @@ def detect_held_up(
 
 def _tabulate(recorded: Recorded, kind: Kind) -> IntArray | None:
     """The operations of a kind, ``[num_steps, num_replicas, num_stages, num_operations]``. None: their number differs,
-    or is so small that none of them can differ from the others."""
+    or is so small that none of them can differ from the others, or stages are compared that split their passes, each in
+    an order of its own."""
     rows = np.flatnonzero(recorded.select(kind))
     count = np.bincount(recorded.worker[rows], minlength=int(np.prod(recorded.shape)))
     if not len(rows) or np.ptp(count) or count[0] < FEWEST_BATCHES:
+        return None
+    if recorded.shape[1] == 1 and kind is Kind.BACKWARD and recorded.is_split:
         return None
     order = np.lexsort((recorded.graph.operations.number[rows], recorded.worker[rows]))
     table: IntArray = rows[order].reshape(*recorded.shape, -1)

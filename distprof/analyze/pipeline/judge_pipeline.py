@@ -20,7 +20,7 @@ from distprof.analyze.pipeline.report_operations import cost_candidates
 from distprof.analyze.pipeline.sequences import detect_unequal_sequences
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
-from distprof.analyze.pipeline.work import LeastWork, Recorded
+from distprof.analyze.pipeline.work import SECOND, LeastWork, Recorded, number_halves
 from distprof.analyze.replay.replay import compare_lengths
 from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
 from distprof.analyze.stats.statistics import FEW
@@ -64,7 +64,9 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
         replay = ChainedReplay(replay=order_graph(graph), begins=thread.begins, ends=thread.ends, follows=frame.follows)
     except TableError as problem:
         return f"what waits for what cannot be told: {problem}"
-    recorded = Recorded(graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns))
+    recorded = Recorded(
+        graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns), half=number_halves(graph)
+    )  # fmt: skip
     recorded = structs.replace(recorded, least=_measure_least(recorded))
     error = compare_lengths(recorded.step_ns, graph.base_ns)
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
@@ -88,12 +90,13 @@ def _measure_least(recorded: Recorded) -> LeastWork:
 
 def _take_shortest(recorded: Recorded, unit: IntArray, ratio: float) -> FloatArray:
     """The shortest operation of a kind and chunk on a worker in some steps, or a quantile of them, for each of them;
-    0 of `Kind.OTHER`."""
+    0 of `Kind.OTHER`. The halves of a pass are of two kinds."""
     found, workers = recorded.graph.operations, recorded.shape[1] * recorded.shape[2]
     rows = np.flatnonzero(found.kind != NUMBERS[Kind.OTHER])
     chunk = np.maximum(found.chunk[rows], 0)
     worker = unit[recorded.graph.step[rows]] * workers + recorded.worker[rows] % workers
     keys = (worker * len(NUMBERS) + found.kind[rows]) * (int(chunk.max()) + 1) + chunk
+    keys = keys * (SECOND + 1) + (0 if recorded.half is None else recorded.half[rows])
     _, same, counts = np.unique(keys, return_inverse=True, return_counts=True)
     same = same.reshape(-1)
     order = np.lexsort((recorded.graph.work_ns[rows], same))

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, share_alpha
-from distprof.analyze.pipeline.work import LEAST_NS, PASSES, Recorded
+from distprof.analyze.pipeline.work import LEAST_NS, PASSES, SECOND, Recorded
 from distprof.analyze.stats.significance import binomial_tail, t_survival
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
@@ -74,6 +74,8 @@ def _collect(recorded: Recorded) -> _Passes | None:
     worker, stage = recorded.worker[rows] % (found.num_replicas * found.num_stages), found.stage[rows]
     chunks = int(found.chunk.max()) + 2
     passes, num_passes = found.kind[rows] * chunks + found.chunk[rows] + 1, len(NUMBERS) * chunks
+    if recorded.half is not None:
+        passes, num_passes = passes + num_passes * recorded.half[rows], num_passes * (SECOND + 1)
     slot, place = worker * num_passes + passes, (stage * num_passes + passes) * (int(batch.max()) + 1) + batch
     # The passes of a single stage also have in common how fast it was in this step. Those of every first micro-batch
     # begin with cold caches, as their stages have waited for it.

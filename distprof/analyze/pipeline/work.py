@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from distprof.analyze.pipeline.graph import OperationGraph
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
-from distprof.facts.operations import MEAN_KINDS, NUMBERS, Kind
+from distprof.facts.operations import MEAN_KINDS, NUMBERS, Kind, number_workers
 
 PASSES = (Kind.FORWARD, Kind.BACKWARD)
 
@@ -20,6 +20,8 @@ LEAST_NS = 1.0
 
 
 FIRM_FACTOR = 1.25
+FIRST, SECOND = 1, 2
+"""The halves of a pass."""
 
 
 class StepReplay(Protocol):
@@ -54,6 +56,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """Steps replayed with recorded durations, ``[num_steps]``."""
     least: LeastWork | None = None
     """What workers are compared by. None: the mean of a step's operations."""
+    half: IntArray | None = None
+    """As of `number_halves`, ``[num_operations]``. None: no pass is split."""
 
     def list_costs(self, work_ns: FloatArray) -> FloatArray:
         """By how much each step would be shorter with other durations, ``[num_steps]``."""
@@ -83,9 +87,18 @@ class Recorded(Struct, frozen=True, kw_only=True):
         counts per micro-batch and chunk. NaN: it has none."""
         rows, size = self.select(*kinds), int(np.prod(self.shape))
         total = np.bincount(self.worker[rows], weights=self.graph.work_ns[rows], minlength=size)
-        count = np.bincount(self.worker[rows], minlength=size)
+        count = np.bincount(self.worker[rows], weights=self._is_new(rows), minlength=size)
         mean: FloatArray = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
         return np.asarray(mean).reshape(self.shape)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether some backwards come in halves."""
+        return self.half is not None and bool(self.half.any())
+
+    def _is_new(self, rows: BoolArray) -> BoolArray:
+        """Of these operations, which are not the second half of a pass."""
+        return np.ones(int(rows.sum()), dtype=bool) if self.half is None else self.half[rows] != SECOND
 
     @property
     def unit(self) -> IntArray:
@@ -128,7 +141,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
         shape = int(unit.max()) + 1, replicas, stages
         slot = unit[self.graph.step[rows]] * replicas * stages + self.worker[rows] % (replicas * stages)
         total = np.bincount(slot, weights=least_ns[rows], minlength=int(np.prod(shape)))
-        count = np.bincount(slot, minlength=int(np.prod(shape)))
+        count = np.bincount(slot, weights=self._is_new(rows), minlength=int(np.prod(shape)))
         mean: FloatArray = np.divide(total, count, out=np.zeros(len(total)), where=count > 0)
         return np.asarray(mean * len(kinds)).reshape(shape)
 
@@ -151,6 +164,20 @@ class Recorded(Struct, frozen=True, kw_only=True):
         of_replica = np.sort(np.nanmedian(own_ns, axis=0), axis=0)
         usual_ns: FloatArray = of_replica[(len(of_replica) - 1) // 2]
         return usual_ns
+
+
+def number_halves(graph: OperationGraph) -> IntArray:
+    """Which part of a pass each operation is, ``[num_operations]``: 0, all of it; `FIRST` and `SECOND`, the backward of
+    the inputs and that of the weights, where a schedule splits it. A worker has both for a micro-batch and chunk."""
+    found, half = graph.operations, np.zeros(len(graph.operations), dtype=np.int64)
+    rows = np.flatnonzero((found.kind == NUMBERS[Kind.BACKWARD]) & (found.micro_batch >= 0))
+    keys = np.stack([found.micro_batch[rows], found.chunk[rows], number_workers(found)[rows]])
+    order = np.lexsort((found.start_ns[rows], *keys))
+    rows, keys = rows[order], keys[:, order]
+    first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(rows)])
+    pairs = first[np.diff(np.append(first, len(rows))) == 2]
+    half[rows[pairs]], half[rows[pairs + 1]] = FIRST, SECOND
+    return half
 
 
 def make_ideal(graph: OperationGraph) -> FloatArray:

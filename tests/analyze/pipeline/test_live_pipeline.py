@@ -16,7 +16,7 @@ from distprof.render.sections.verdict import describe_verdict
 from distprof.report.operations_report import PipelineCauseKind
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind
-from tests.analyze.summary.test_pipeline import BACKWARD, FORWARD, RECEIVE, SEND, order_1f1b
+from tests.analyze.summary.test_pipeline import BACKWARD, FORWARD, RECEIVE, SEND, WEIGHT, order_1f1b
 from tests.factories import make_run
 
 MS = 1e6
@@ -46,6 +46,9 @@ class Job(Struct, frozen=True, kw_only=True):
     """What was sent is waited for once the step has nothing else to do."""
     disturbed_ratio: float = 0.0
     """Of the forwards and backwards: they take up to three times as long."""
+    splits: bool = False
+    """As torch's zero-bubble schedules: the first stage needs no gradients of its inputs, so its whole backward is that
+    of the weights; the others have both halves, and compute the weights' once they have nothing else to do."""
 
 
 def play(job: Job, seed: int = 0) -> Run:
@@ -92,6 +95,7 @@ def _play_replica(
     first = replica * job.stages
     todo = [order_1f1b(stage, job.stages, job.batches) for stage in range(job.stages)]
     there: dict[tuple[int, int, int], float] = {}
+    later: list[list[tuple[int, float]]] = [[] for _ in range(job.stages)]
     while any(todo):
         for stage in range(job.stages):
             rank = first + stage
@@ -108,11 +112,20 @@ def _play_replica(
                 lasted = (2 if kind == FORWARD else 4) * MS * job.sizes(replica, step, batch)
                 lasted = lasted * draws.lognormal(0, job.noise_ratio) + job.longer(rank, step, kind, batch)
                 lasted *= 1 + 2 * draws.random() * (draws.random() < job.disturbed_ratio)
-                rows[rank].append((step, kind, batch, -1, now_ns[rank], lasted, 0))
-                now_ns[rank] += lasted + 0.05 * MS
+                halves = [(kind, lasted)]
+                if job.splits and kind == BACKWARD:
+                    halves = [(kind, 0.0), (WEIGHT, lasted)] if stage == 0 else [(kind, lasted / 2)]
+                    later[stage] += [(batch, lasted / 2)] if stage else []
+                for part, lasted in halves:
+                    rows[rank].append((step, part, batch, -1, now_ns[rank], lasted, 0))
+                    now_ns[rank] += lasted + 0.05 * MS
                 if 0 <= target < job.stages:
                     rows[rank].append((step, SEND, -1, first + target, now_ns[rank], 0, 0))
                     there[kind, batch, target] = now_ns[rank] + job.transfer_ns(stage, target)
+    for stage, weights in enumerate(later):
+        for batch, lasted in weights:
+            rows[first + stage].append((step, WEIGHT, batch, -1, now_ns[first + stage], lasted, 0))
+            now_ns[first + stage] += lasted
     for rank in range(first, first + job.stages) if job.awaits_at_end else ():
         rows[rank] = [
             (*row[:5], now_ns[rank] - row[4], 0) if row[:2] == (step, SEND) else row for row in rows[rank]
@@ -290,3 +303,27 @@ def test_what_was_sent_long_before_it_is_waited_for_does_not_hold_the_replay() -
     usual, awaited = (each.causes[0] for each in found if each is not None)
     assert (usual.kind, usual.stage) == (awaited.kind, awaited.stage) == (PipelineCauseKind.UNEVEN_STAGE, 3)
     assert awaited.lost_ratio.value == pytest.approx(usual.lost_ratio.value, rel=0.05) and usual.lost_ratio.value > 0.1
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_stages_that_split_their_backwards_are_compared_by_their_forwards(stages: int) -> None:
+    for seed in range(10):
+        assert list_causes(report(seed, splits=True, stages=stages)) == [], seed
+    for slow in range(stages):
+        found = report(
+            slow, splits=True, stages=stages,
+            longer=lambda rank, step, kind, batch, slow=slow: 1 * MS * (kind == FORWARD and rank == slow),
+        )  # fmt: skip
+        assert list_causes(found) == [(PipelineCauseKind.UNEVEN_STAGE, None, slow)]
+        assert found.pipeline is not None and found.pipeline.causes[0].more_ratio == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_rank_that_splits_its_backwards_is_compared_with_its_replicas_by_all_of_them() -> None:
+    for seed in range(10):
+        assert list_causes(report(seed, splits=True, stages=2, replicas=2)) == [], seed
+    found = report(
+        splits=True, stages=2, replicas=2,
+        longer=lambda rank, step, kind, batch: 2 * MS * (kind == BACKWARD and rank == 3),
+    )  # fmt: skip
+    assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 1, 1)]
+    assert found.pipeline is not None and found.pipeline.causes[0].more_ratio == pytest.approx(0.5, abs=0.1)
