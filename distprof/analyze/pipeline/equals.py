@@ -29,6 +29,8 @@ SCATTER_FACTOR = 3.0
 devices of one kind differ from each other, and none of them is slow for that."""
 PART_RATIO = 0.2
 """A pass with less than this share of the excess has no part in it."""
+FEWEST_STAGES = 2
+"""That can be compared with each other."""
 MORE_RATIO = 0.06
 """A stage or a worker of a live run must take so much longer than its equals: caches alone make half as much."""
 
@@ -186,8 +188,7 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     """Stages that take longer than the other ones on all replicas.
 
     On each replica the excess is significant at the whole level: all of them together are so at no higher one. Source:
-    Berger (1982), Technometrics 24, the intersection-union test. Where a schedule splits backwards, stages are compared
-    by their forwards: the first one needs no gradients of its inputs, and does in one pass what others do in two.
+    Berger (1982), Technometrics 24, the intersection-union test.
     """
     num_steps, replicas, stages = recorded.shape
     if stages < 2:
@@ -197,8 +198,7 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     live, firm = recorded.least is not None, recorded.mark_firm()
     found = []
     for stage in range(stages):
-        alike = (Kind.FORWARD,) if recorded.is_split else PASSES
-        own = tuple(kind for kind in alike if firm[kind][:, stage].all())
+        own = tuple(kind for kind in PASSES if firm[kind][:, stage].all())
         kinds = _choose_kinds(compared, own, (slice(None), stage), (least, alpha))
         if kinds is None:
             continue
@@ -225,11 +225,19 @@ def _hasten(recorded: Recorded, stage: int, kinds: tuple[Kind, ...]) -> FloatArr
 
 def _compare_stages(recorded: Recorded, kinds: tuple[Kind, ...]) -> tuple[FloatArray, FloatArray]:
     """By how much stages exceed the other ones of their replica, and how probable that is by chance, ``[num_replicas,
-    num_stages]``."""
-    excess = compare_with_others(_take_logs(recorded.compare_work(*kinds)), axis=2)
-    sizes = compare_with_others(_take_logs(recorded.measure_sizes(*kinds)), axis=2)
-    p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(excess.shape[1:])
-    return midmean(np.moveaxis(sizes, 0, -1)), p_values
+    num_stages]``; not at all where they cannot be compared.
+
+    Where a schedule splits backwards, the first stage is left out of them: it needs no gradients of its inputs, and
+    does in one pass what the others do in two.
+    """
+    first = int(recorded.is_split and Kind.BACKWARD in kinds)
+    centre, p_values = np.full(recorded.shape[1:], -np.inf), np.ones(recorded.shape[1:])
+    if recorded.shape[2] - first >= FEWEST_STAGES:
+        excess = compare_with_others(_take_logs(recorded.compare_work(*kinds))[..., first:], axis=2)
+        sizes = compare_with_others(_take_logs(recorded.measure_sizes(*kinds))[..., first:], axis=2)
+        p_values[:, first:] = compute_p_values(excess.reshape(len(excess), -1)).reshape(excess.shape[1:])
+        centre[:, first:] = midmean(np.moveaxis(sizes, 0, -1))
+    return centre, p_values
 
 
 def even_out(recorded: Recorded, stage: int | None, kinds: tuple[Kind, ...]) -> FloatArray:
