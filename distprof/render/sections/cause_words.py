@@ -10,7 +10,16 @@ from distprof.render.units import clean_text, format_milliseconds, format_ratio,
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
-from distprof.report.wait_report import LASTING_KINDS, Cause, CauseReport, Causes, Estimate, Pattern, VerdictKind
+from distprof.report.wait_report import (
+    LASTING_KINDS,
+    Cause,
+    CauseReport,
+    Causes,
+    Estimate,
+    Pattern,
+    Verdict,
+    VerdictKind,
+)
 
 CAUSES = {
     Cause.INPUT: "its input pipeline", Cause.COMPUTE: "its compute", Cause.HOST: "its host, which launches too slowly",
@@ -50,6 +59,8 @@ NOBODY = (*UNNAMED, VerdictKind.NONE)
 """Verdicts that name no rank, host, link or data."""
 MAX_LARGER = 3
 """Causes without a name that come before one with a name in the sentence, or in its place."""
+EVERY_RATIO = 0.8
+"""Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
 ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
 _WHERE = {
     Stretch.EVALUATION: "in evaluation", FORWARDS_ONLY: "in forwards without gradients",
@@ -113,6 +124,12 @@ def look_up_verdict_cause(report: Report) -> CauseReport | None:
     verdict, causes = report.verdict, () if report.causes is None else report.causes.causes
     same = [cause for cause in causes if cause.kind is verdict.kind and cause.hosts == verdict.hosts]
     return next((cause for cause in same if cause.kind not in ONE_RANK or cause.rank == verdict.rank), None)
+
+
+def name_often(verdict: Verdict) -> str:
+    """In how many steps something acts that always does, as far as the rank's own time shows."""
+    agrees = [item.agree_ratio for item in verdict.evidence[:1]]
+    return "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
 
 
 def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None) -> str:
@@ -289,7 +306,8 @@ def _show_when(cause: CauseReport, report: Report) -> str:
     if cause.kind is VerdictKind.STALLS:
         return format_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
     often = format_period(cause) or "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
-    return ", ".join(text for text in (often, format_when(cause, report)) if text) or "every step"
+    always = name_often(report.verdict) if cause is look_up_verdict_cause(report) else "every step"
+    return ", ".join(text for text in (often, format_when(cause, report)) if text) or always
 
 
 def _show_part(part_ns: float, causes: Causes) -> list[str]:

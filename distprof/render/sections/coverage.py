@@ -27,8 +27,8 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
     """
     facts = report.coverage
     present = f"{len(facts.ranks_present):,} of {facts.world_size:,}"
-    if facts.ranks_missing:
-        present += f"; missing: {clean_text(name_ranks(facts.ranks_missing), TEXT_LIMIT)}"
+    if missing := list_missing(report, TEXT_LIMIT):
+        present += f"; {missing}"
     planned = "" if facts.steps_planned is None else f"; {facts.steps_planned:,} planned, warm-up included"
     lines = [
         ("complete", "yes" if facts.complete else "no"),
@@ -48,6 +48,16 @@ def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[F
         lines.append(("note", f"and {more:,} more, in report.json"))
     live_only = {"lost", "recording"} if is_traced(report) else set()
     return tuple(Fact(label=label, text=text) for label, text in lines if text and label not in live_only)
+
+
+def list_missing(report: Report, limit: int) -> str:
+    """``missing: ranks 3, 5; cut off: rank 0``: those without a record, and those whose record has no end."""
+    recorded, missing = {rank.rank for rank in report.ranks}, report.coverage.ranks_missing
+    parts = {
+        "missing": [rank for rank in missing if rank not in recorded],
+        "cut off": [rank for rank in missing if rank in recorded],
+    }
+    return "; ".join(f"{how}: {clean_text(name_ranks(ranks), limit)}" for how, ranks in parts.items() if ranks)
 
 
 def describe_replay(error: ReplayError | None) -> str:

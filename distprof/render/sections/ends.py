@@ -121,7 +121,8 @@ def _describe_end(rank: RankReport) -> End | None:
         return None
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
     if rank.ended is None:
-        severity, one, several = _describe_silence(rank, f" {since}" if started or not rank.error else "")
+        seen = ", the last in its record" if started and rank.error else ""
+        severity, one, several = _describe_silence(rank, f" {since}{seen}" if started or not rank.error else "")
         return severity, one + error, several + error
     if rank.ended == "completed":
         return (

@@ -25,6 +25,7 @@ from distprof.render.sections.cause_words import (
     name_beside,
     name_cause,
     name_link,
+    name_often,
     read_cost,
     show_share,
 )
@@ -62,8 +63,6 @@ MAX_GROUPS = 4
 """So many groups that do the same have a row each; more share one."""
 BLURRED_RATIO = 0.1
 """Where one rank takes over from another is known to this share of the shorter stretch."""
-EVERY_RATIO = 0.8
-"""Share of the steps in which a rank's own time must point at it for it to be late in every one; else it is in most."""
 WORDS = {VerdictKind.COMMUNICATION: "communication", VerdictKind.JITTER: "waiting for whichever rank is last"}
 """What is nobody's fault, where nobody is named."""
 MEANS = {VerdictKind.JITTER: " (a different rank is last each time)"}
@@ -210,8 +209,7 @@ def _compare_with(report: Report) -> str:
 
 
 def _format_steps(report: Report, verdict: Verdict) -> str:
-    agrees = [item.agree_ratio for item in verdict.evidence[:1]]  # its own time
-    often = "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
+    often = name_often(verdict)
     if verdict.pattern is not Pattern.PERSISTENT:
         often = "some steps" if verdict.held_ratio is None else f"{format_ratio(verdict.held_ratio)} of the steps"
         verdict_cause = look_up_verdict_cause(report)

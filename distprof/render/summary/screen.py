@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct, structs
 
-from distprof.facts.run import Clock, Stretch, name_ranks
+from distprof.facts.run import Clock, Stretch
 from distprof.render.sections.cause_words import (
     CAUSE_HEADS,
     FIX_LAST,
@@ -17,7 +17,7 @@ from distprof.render.sections.cause_words import (
     list_causes,
     show_saved_beside,
 )
-from distprof.render.sections.coverage import describe_overhead
+from distprof.render.sections.coverage import describe_overhead, list_missing
 from distprof.render.sections.ends import describe_generation
 from distprof.render.sections.hangs import HEADS, show_states
 from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
@@ -78,7 +78,7 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
     steps = f"{coverage.steps_measured:,} steps"
     if coverage.ranks_missing:
         steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
-        steps += f" (missing: {clean_text(name_ranks(coverage.ranks_missing), 30)})"
+        steps += f" ({list_missing(report, 30)})"
     left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} warm-up"]
     recorded = [rank.steps_recorded for rank in report.ranks if rank.apart is None]
     if any(coverage.steps_measured + coverage.steps_warmup < steps for steps in recorded):

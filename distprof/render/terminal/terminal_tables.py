@@ -70,6 +70,7 @@ Step = tuple[int, int]
 """Characters of a name, and spaces between columns."""
 STEPS: tuple[Step, ...] = ((WHOLE, 2), (WHOLE, 1))
 RANK_STEPS: tuple[Step, ...] = ((60, 2), (30, 2), (20, 1), (12, 1), (8, 1))
+"""For names of hosts and devices: elsewhere than among ranks, they are shortened once no column can be dropped."""
 CAUSE_STEPS: tuple[Step, ...] = (*STEPS, *((limit, 1) for limit in range(60, 23, -4)))
 LAST_CAUSE_STEPS: tuple[Step, ...] = (*CAUSE_STEPS, *((limit, 1) for limit in range(22, 7, -2)))
 NAMED_STEPS: tuple[Step, ...] = ((110, 2), (90, 2), (70, 2), (60, 2), (50, 2), (40, 1))
@@ -122,7 +123,9 @@ def _list_steps(key: str, *, last: bool) -> tuple[Step, ...]:
         return LAST_STEPS if last else NAMED_STEPS
     if key == "causes":
         return LAST_CAUSE_STEPS if last else CAUSE_STEPS
-    return RANK_STEPS if key == "ranks" else STEPS
+    if key == "ranks":
+        return RANK_STEPS
+    return (*STEPS, *RANK_STEPS) if last else STEPS
 
 
 def make_table(columns: Sequence[Column], step: Step, *, ruled: Sequence[int]) -> Table:

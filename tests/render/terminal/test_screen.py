@@ -68,7 +68,7 @@ def test_what_was_left_out_and_what_is_missing_is_said() -> None:
     report = simulate_report(8, True)
     coverage = structs.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
     text = " ".join(" ".join(show(structs.replace(report, coverage=coverage))).split())
-    assert "30 steps of 6 of 8 ranks (missing: ranks 3, 5)" in text
+    assert "30 steps of 6 of 8 ranks (cut off: ranks 3, 5)" in text
 
 
 def test_each_cost_in_the_sentence_is_the_one_in_the_table() -> None:

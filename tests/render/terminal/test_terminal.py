@@ -16,8 +16,10 @@ from distprof.analyze import analyze
 from distprof.facts.run import PHASES, DeviceSnapshot, Peak, Run
 from distprof.render.sections.ends import MAX_ALERTS, describe_ends
 from distprof.render.sections.headline import describe_busiest
+from distprof.render.sections.section_types import Section, make_columns
 from distprof.render.sections.sections import choose_rows
 from distprof.render.terminal.terminal import MAX_NOTES, render_terminal
+from distprof.render.terminal.terminal_tables import fit_table
 from tests.factories import MS, USUAL_NS, drop_rows, make_run
 
 GPU = DeviceSnapshot(
@@ -126,7 +128,7 @@ def test_lost_ranks_stand_at_the_very_top() -> None:
         "ranks 3-4 were terminated after step 4",
         "no verdict: 3 measured steps: at least 8 are needed to tell a slow rank from chance",
     ]
-    assert "ranks present  5 of 8; missing: ranks 1, 5-7" in show(run)
+    assert "ranks present  5 of 8; missing: ranks 5-7; cut off: rank 1" in show(run)
 
 
 def test_ranks_that_never_got_to_a_step_are_told_apart() -> None:
@@ -259,3 +261,18 @@ def test_rendering_keeps_nothing() -> None:
     first = show(run)
     show(make_run(num_ranks=1), 80)
     assert show(run) == first
+
+
+def test_names_that_are_too_long_are_shortened_before_ranks_and_figures_are_cut() -> None:
+    heads, device = (
+        ("rank", "host", "device", "product", "exchange with rank 0"),
+        "A Processor of a Long Name @ 2.80GHz",
+    )
+    rows = [(f"{rank} (suspect)", f"host-{rank}.example", device, "12.3 GFLOP/s", "1.2 GB/s, 34 us") for rank in (3, 4)]
+    section = Section(key="probes", title="probes", columns=make_columns(heads, rows, ("host", "device")))
+    for width in (100, 80):
+        console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
+        console.print(fit_table(section, console))
+        assert isinstance(console.file, io.StringIO)
+        shown = console.file.getvalue()
+        assert all(word in shown for word in ("3 (suspect)", "A Proc", "12.3 GFLOP/s", "1.2 GB/s, 34 us")), shown
