@@ -266,7 +266,7 @@ def test_rendering_keeps_nothing() -> None:
 def test_names_that_are_too_long_are_shortened_before_ranks_and_figures_are_cut() -> None:
     heads, device = (
         ("rank", "host", "device", "product", "exchange with rank 0"),
-        "A Processor of a Long Name @ 2.80GHz",
+        "A Processor of Long Name @ 2.80GHz",
     )
     rows = [(f"{rank} (suspect)", f"host-{rank}.example", device, "12.3 GFLOP/s", "1.2 GB/s, 34 us") for rank in (3, 4)]
     section = Section(key="probes", title="probes", columns=make_columns(heads, rows, ("host", "device")))
