@@ -45,7 +45,7 @@ MAX_READINGS = 1024
 BATCH_STEPS, BATCH_BYTES = 256, 1 << 20
 """So many steps, or bytes of them, are read together."""
 _STEP_LINE = b'{"type":"step",'
-_BESIDE_STEPS = frozenset({"scheduling", "gpu"})
+_BESIDE_STEPS = ("scheduling", "gpu")
 """Records that say the same wherever they stand between steps."""
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
 

@@ -315,7 +315,7 @@ def test_steps_that_are_read_together_are_read_as_one_by_one(
             odd = data.draw(st.sampled_from(ODD_ROWS))
             rest = record["row"][len(odd) :] if isinstance(odd, list) and odd else None
             record["row"] = odd if rest is None else [*odd, *rest]
-        records.append(record)
+        records += [record, *data.draw(st.sampled_from([[], [{"type": ["step"]}], [{"type": {}}, {}]]))]
     with path.open("ab") as file:
         file.write(b"".join(map(encode_line, records)))
     together, alone = (_read_by(path, number) for number in (256, 1))
