@@ -14,8 +14,8 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
-is_mode_on: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
-"""Whether the calling thread is inside such a mode."""
+is_mode_on: Callable[[], bool] = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
+"""Whether the calling thread is inside such a mode; False, as ``bool()`` is, where a release of torch does not say."""
 
 
 def unseen(read: Callable[P, T]) -> Callable[P, T]:
