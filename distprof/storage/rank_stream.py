@@ -148,6 +148,10 @@ class StreamWriter:
         """Appends a reading of how the training thread gets a core: `distprof.facts.scheduling.SCHEDULING_FIELDS`."""
         self._append([encode_line({"type": "scheduling", **reading})])
 
+    def hold(self) -> None:
+        """Shows again that the writer lives, after this process has read its own file: closing it releases the lock."""
+        hold(self._fd)
+
     def write_passed(self) -> None:
         """Makes the state that was written last void."""
         self._append([encode_line({"type": "passed"})])

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
+from distprof.storage.rank_stream import StreamWriter, read_stream
+from tests.factories import make_info
 
 HOLD = """
 import os, sys
@@ -47,6 +49,27 @@ def test_a_writer_lives_until_it_dies_even_if_its_children_go_on(tmp_path: Path)
         assert look(path, host="elsewhere").writer_lives is None  # its locks may not reach us
     finally:
         process.stdin.close()
+
+
+def test_a_rank_that_reads_its_own_file_shows_again_that_it_lives(tmp_path: Path) -> None:
+    ask = "import sys; from distprof.facts.writer_liveness import is_held; print(is_held(0))"
+
+    def is_held_for_others() -> str:
+        number = os.open(path, os.O_RDONLY)  # which is not closed here: that would release the lock
+        opened.append(number)
+        return subprocess.run([sys.executable, "-c", ask], stdin=number, capture_output=True, text=True).stdout.strip()
+
+    opened, path = list[int](), tmp_path / "rank-00000.jsonl"
+    writer = StreamWriter(path, run_id="r", world_size=1, info=make_info(0, ended=None))
+    assert is_held_for_others() == "True"
+    read_stream(path)
+    assert is_held_for_others() == "False"  # the kernel releases it as soon as this process closes the file once
+    writer.hold()
+    assert is_held_for_others() == "True"
+    writer.close()
+    assert is_held_for_others() == "False"
+    for number in opened:
+        os.close(number)
 
 
 def test_the_time_of_the_last_write_is_that_of_the_file(tmp_path: Path) -> None:

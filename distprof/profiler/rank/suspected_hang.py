@@ -33,7 +33,7 @@ def open_suspicion(
     def save(stand: RankState) -> None:
         step_writer.save_state(stand.stalled_s, stopped=peers.list_stopped(), stand=stand)
 
-    rank_zero = None if print_line is None else _HangAnnouncer(folder, print_line, step_writer.count_passed)
+    rank_zero = None if print_line is None else _HangAnnouncer(folder, print_line, step_writer)
     actions = SuspicionActions(
         read=step_writer.read_stand, save=save, take_back=step_writer.void_state,
         tell=(lambda: None) if rank_zero is None else rank_zero.tell,
@@ -48,8 +48,8 @@ def open_suspicion(
 class _HangAnnouncer:
     """Says on rank 0 what the report says. It is read on a thread of its own: the one that looks must go on."""
 
-    def __init__(self, folder: Path, print_line: Callable[[str], None], count: Callable[[float], None]) -> None:
-        self._folder, self._print_line, self._count = folder, print_line, count
+    def __init__(self, folder: Path, print_line: Callable[[str], None], step_writer: StepWriter) -> None:
+        self._folder, self._print_line, self._step_writer = folder, print_line, step_writer
         self._lock, self._round, self._said = threading.Lock(), 0, False
 
     def tell(self) -> threading.Thread:
@@ -64,7 +64,11 @@ class _HangAnnouncer:
         from distprof.render.sections.hangs import describe_hang
         from distprof.storage.run_folder import read_run
 
-        sentence = describe_hang(analyze(read_run(self._folder)))
+        try:
+            run = read_run(self._folder)
+        finally:
+            self._step_writer.hold()
+        sentence = describe_hang(analyze(run))
         with self._lock:
             if sentence and number == self._round:
                 self._said = True
@@ -72,7 +76,7 @@ class _HangAnnouncer:
 
     def end(self, seconds: float) -> None:
         """The suspicion has ended after so long, s."""
-        self._count(seconds)
+        self._step_writer.count_passed(seconds)
         with self._lock:
             said, self._said = self._said, False
             self._round += 1

@@ -269,6 +269,12 @@ class StepWriter:
             if self._writer is not None:
                 self._writer.write_passed()
 
+    def hold(self) -> None:
+        """As of the writer, once this process has read the run folder."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.hold()
+
     def count_passed(self, seconds: float) -> None:
         """A hang was suspected, and has ended after so long."""
         self._passed_s.append(seconds)

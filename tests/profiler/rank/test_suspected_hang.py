@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,14 +24,15 @@ def test_the_sentence_is_said_unless_the_suspicion_is_over_and_its_end_only_afte
     assert analyze(run).hang is not None
     monkeypatch.setattr(run_folder, "read_run", lambda folder: run)
     said: list[str] = []
-    counted: list[float] = []
-    announcer = _HangAnnouncer(tmp_path, said.append, counted.append)
+    counted, held = list[float](), list[bool]()
+    writer: Any = SimpleNamespace(count_passed=counted.append, hold=lambda: held.append(True))
+    announcer = _HangAnnouncer(tmp_path, said.append, writer)
     if over:
         announcer.end(2.0)
     announcer._tell(0)
     announcer.end(21.0)
     announcer.end(4.0)  # of another one, which was over too soon to be told
-    assert counted == [2.0] * over + [21.0, 4.0]
+    assert counted == [2.0] * over + [21.0, 4.0] and held == [True]
     if over:
         assert said == []
     else:
@@ -40,7 +43,8 @@ def test_the_sentence_is_said_unless_the_suspicion_is_over_and_its_end_only_afte
 
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     said: list[str] = []
-    announcer = _HangAnnouncer(tmp_path / "gone", said.append, print)
+    writer: Any = SimpleNamespace(hold=lambda: None)
+    announcer = _HangAnnouncer(tmp_path / "gone", said.append, writer)
     announcer.tell().join(60)
     (line,) = said
     assert line.startswith("distprof: a suspected hang is not described: ")
