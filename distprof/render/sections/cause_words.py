@@ -17,6 +17,7 @@ from distprof.report.wait_report import (
     Causes,
     Estimate,
     Pattern,
+    Stall,
     Verdict,
     VerdictKind,
 )
@@ -404,7 +405,23 @@ def name_beside(report: Report, cause: CauseReport) -> str:
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
     number = "" if cause.events is None else f"{cause.events:,} "
     name = name_cause(cause, report=report)
-    return f"{rest}{number}{name if cause.events != 1 else name.replace('stalls', 'stall', 1)}"
+    name = name if cause.events != 1 else name.replace("stalls", "stall", 1)
+    if (longest := find_longest_stall(report, cause)) is not None:
+        who, step = name_rank(report, longest.rank), f"step {longest.step:,}"
+        name = f"stall ({who}, {step})" if cause.events == 1 else f"{name} (the longest, in {step}, is {who}'s)"
+    return f"{rest}{number}{name}"
+
+
+def find_longest_stall(report: Report, cause: CauseReport) -> Stall | None:
+    """Of stalls that no rank, host or part has in common, the one that takes more than all others together, if one rank
+    made that. None: there is none."""
+    if cause.kind is not VerdictKind.STALLS or cause.rank is not None or cause.hosts or cause.phase is not None:
+        return None
+    inside = [stall for stall in report.stalls if cause.first_step <= stall.step <= cause.last_step]
+    longest = max(inside, key=lambda stall: stall.lost_ns, default=None)
+    if longest is None or longest.rank is None or 2 * longest.lost_ns <= sum(stall.lost_ns for stall in inside):
+        return None
+    return longest
 
 
 def format_costs(costs: Sequence[tuple[str, Estimate]], most: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from distprof.facts.run import Phase
 from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
+    find_longest_stall,
     format_when,
     lacks_data,
     list_larger,
@@ -178,7 +179,10 @@ def _advise_unnamed(report: Report) -> str:
                 return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"
             case VerdictKind.JITTER:
                 return "look for what disturbs all ranks in turn: shared processors, uneven data, garbage collection"
-        return "look at what all ranks did in the steps that --details lists as stalls: checkpoints, logs, the data"
+        who = "what all ranks did in the steps that --details lists as stalls"
+        if (longest := find_longest_stall(report, larger[0])) is not None:
+            who = f"what {name_rank(report, longest.rank)} did in step {longest.step:,} (--details lists all stalls)"
+        return f"look at {who}: checkpoints, logs, the data"
     phases = [phase for phase in report.phases if phase.clock == report.headline.clock and phase.share_ratio]
     if not phases:
         return ""

@@ -15,6 +15,7 @@ from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_stall, describe_verdict
+from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
 from distprof.report.wait_report import Stall, VerdictKind
 from tests.factories import MS, USUAL_NS, make_run, make_shadow_stall
@@ -39,6 +40,13 @@ def test_a_stall_is_listed_apart_and_nobody_is_blamed() -> None:
     assert describe_verdict(report).endswith(
         "; 2 stalls of no particular rank cost 20 % of a step, and communication 12 %"
     )
+
+
+def test_of_one_stall_it_is_said_whose_it_was() -> None:
+    report = make_stalled(7, num_steps=21)
+    assert report.verdict.rank is None and report.causes is not None and report.causes.causes[0].rank is None
+    assert "1 stall (rank 2, step 7) cost" in describe_verdict(report)
+    assert describe_next(report).startswith("look at what rank 2 did in step 7 (--details lists all stalls)")
 
 
 @pytest.mark.parametrize(
