@@ -21,7 +21,7 @@ from distprof.analyze.stats.measured_steps import (
 from distprof.analyze.stats.statistics import FEW, midmean
 from distprof.analyze.summary.mesh import name_groups
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, PHASES, Clock, Run, Stretch
+from distprof.facts.run import COLUMN, KINDS, OWN_PHASES, PHASE_CODE, PHASES, Clock, Run, Stretch, name_ranks
 from distprof.report.comparison_report import Average, Figure, RunFigures, Scope
 from distprof.report.report import MeshReport
 
@@ -52,10 +52,12 @@ def measure_figures(run: Run) -> RunFigures | None:
         *_measure_ranks(measured_steps, timing, _name_places(run, mesh)), *_measure_collectives(measured_steps, timing),
         *_measure_modules(run), *_measure_kernels(run),
     ]  # fmt: skip
+    early = [info.rank for info in run.ranks if info.source != "trace" and info.ended != "completed"]
     return RunFigures(
         name=run.meta.name, started_utc=run.meta.started_utc,
-        complete=not measured_steps.num_missing and not run.unread, figures=tuple(figures),
-        environment=describe_environment(run), notes=(),
+        complete=not (measured_steps.num_missing or run.unread or early), figures=tuple(figures),
+        environment=describe_environment(run),
+        notes=(f"{run.meta.name}: has ended early on {name_ranks(early)}, or still runs",) if early else (),
     )  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def list_comparison_notes(report: ComparisonReport) -> tuple[str, ...]:
     """What should be known besides."""
     notes = [clean_text(note, NOTE_LETTERS) for note in report.notes]
     if not report.complete:
-        notes.append("not all ranks, or jobs, of all runs are there")
+        notes.append("not all ranks, or jobs, of all runs are there and completed")
     if not report.waterfall:
         notes.append("where the difference went is not known: some run has no phases")
     return tuple(notes)

@@ -199,6 +199,14 @@ def test_a_phase_that_one_side_has_is_noted_and_counts_where_the_difference_went
     assert sum(part.difference_ns for part in report.waterfall) == 30 * MS
 
 
+def test_a_run_of_which_a_rank_ended_early_is_not_complete() -> None:
+    whole = measure(make_noisy_run(1))
+    early = measure(make_noisy_run(2, infos={1: {"ended": None}}))
+    assert whole.complete and not early.complete
+    report = compare_sides([whole], [early])
+    assert not report.complete and report.notes == ("synthetic: has ended early on rank 1, or still runs",)
+
+
 def test_clocks_are_not_compared_with_each_other() -> None:
     host = measure(make_noisy_run(1))
     device = structs.replace(host, figures=(structs.replace(host.step, clock="device"), *host.figures[1:]))
