@@ -64,6 +64,11 @@ def test_the_numbers_are_those_of_the_steps() -> None:
     assert again["distprof_steps_total"] == 5 and again["distprof_step_seconds"] != 0.07
 
 
+def test_a_loop_that_does_not_count_its_tokens_has_no_line_for_them() -> None:
+    found = read(make_metrics(tokens=0).render())
+    assert found["distprof_steps_total"] == 4 and not any("tokens" in key for key in found)
+
+
 def test_gauges_leave_out_the_steps_of_a_window() -> None:
     """Its steps take ten times as long, and counting operations in the first one longer still."""
     window = np.array([[0, 0, 1, 1, 0]] * 2)

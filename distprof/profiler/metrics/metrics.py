@@ -100,7 +100,8 @@ class Metrics:
         yield from _list_metric("ranks", "gauge", "Ranks of the job.", [({}, float(self._meta.world_size))])
         yield from _list_metric("steps_total", "counter", "Steps that every rank has ended.", [({}, self._steps)])
         yield from _list_metric("steps_seconds_total", "counter", "Their time.", [({}, self._step_s)])
-        yield from _list_metric("tokens_total", "counter", "Tokens of all ranks.", [({}, self._tokens)])
+        tokens = self._tokens or float("nan")  # a loop that does not say how many has no line
+        yield from _list_metric("tokens_total", "counter", "Tokens of all ranks.", [({}, tokens)])
         yield from _list_metric(
             "last_step_timestamp_seconds", "gauge", "When the last steps arrived, since 1970.", [({}, self._at_s)]
         )
