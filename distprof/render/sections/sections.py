@@ -231,7 +231,7 @@ def list_rank_sections(report: Report) -> list[Section]:
     hidden = {
         *([] if any(rank.apart for rank in ranks) else ["did"]),
         *(["host"] if len(hosts) == 1 else []),
-        *([] if any(_count_allocations(rank)[0] >= SELDOM for rank in ranks) else ALLOCATOR_HEADS),
+        *([] if any((_count_allocations(rank)[0] or 0) >= SELDOM for rank in ranks) else ALLOCATOR_HEADS),
         *([] if left_out else [own]),
     }
     shown = (column for column in columns if column.head not in hidden and (column.has_values() or not traced))
@@ -282,7 +282,7 @@ def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
             clean_text(rank.device_name or rank.device, NAME_LIMIT), format_milliseconds(own_ns[position]),
             format_flops_per_s(rank.achieved_flops_per_s).removesuffix("FLOP/s").strip(), format_ratio(rank.mfu_ratio),
             format_bytes(rank.memory_peak_bytes), format_bytes(rank.memory_bytes),
-            *(f"{number:,.3g}" for number in _count_allocations(rank)),
+            *(NOT_MEASURED if number is None else f"{number:,.3g}" for number in _count_allocations(rank)),
             NOT_MEASURED if rank.last_step is None else str(rank.last_step), name_end(rank),
             clean_text(rank.apart, TEXT_LIMIT) if rank.apart else "",
         ]
@@ -290,10 +290,10 @@ def _list_ranks(report: Report, positions: Sequence[int]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _count_allocations(rank: RankReport) -> tuple[float, float]:
-    """How often a step asks the driver for memory of the GPU, and gives back what was cached; 0: not known."""
+def _count_allocations(rank: RankReport) -> tuple[float | None, float | None]:
+    """How often a step asks the driver for memory of the GPU, and gives back what was cached. None: not read."""
     read = rank.scheduling
-    return (0.0, 0.0) if read is None else (read.driver_allocations or 0.0, read.cache_flushes or 0.0)
+    return (None, None) if read is None else (read.driver_allocations, read.cache_flushes)
 
 
 def _list_device(rank: RankReport) -> list[str]:

@@ -83,6 +83,12 @@ def test_of_random_jobs_those_that_wait_for_their_allocator_are_said_to_and_no_o
     assert {case: sum(each) for case, each in said.items()} == dict.fromkeys(CASES[2:], 0)
 
 
+def test_a_rank_of_which_nothing_was_read_has_no_numbers() -> None:
+    report = judge({}, NONE, {**NONE, "driver_allocations": 2}, late_ns=12 * MS)
+    shown = {column.head: column.cells for column in list_rank_sections(report)[0].columns}
+    assert {*shown["driver alloc."]} == {"n/a", "0", "2"}
+
+
 def test_counters_that_were_set_back_are_no_window() -> None:
     flushes = 2 + 2 * (np.arange(NUM_STEPS) // 9 % 2)
     own = {"driver_allocations": 2 * flushes, "cache_flushes": flushes}
