@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.facts.run import Phase
+from distprof.facts.run import Phase, name_ranks
 from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
     find_longest_stall,
@@ -16,10 +16,10 @@ from distprof.render.sections.cause_words import (
     read_cost,
 )
 from distprof.render.sections.gpus import advise_allocator, advise_throttle
-from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
 from distprof.render.units import clean_text
+from distprof.report.hang_report import HangReport
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpuReason
@@ -62,8 +62,8 @@ _WHICH_MODULE = "; profile.level=modules shows which module it is"
 
 def describe_next(report: Report) -> str:
     """One sentence; empty where nothing is known that would help."""
-    if describe_hang(report):
-        return "look at the line where the absent ranks stand; py-spy dump --pid shows a process that still hangs"
+    if report.hang is not None:
+        return _advise_hang(report.hang)
     verdict = report.verdict
     if _is_worth_it(report) and (named := _advise_named(report, verdict)) is not None:
         return named
@@ -72,6 +72,14 @@ def describe_next(report: Report) -> str:
     if report.coverage.ranks_missing:
         return "find out why ranks are missing; their files under ranks/ and the launcher's output say how they ended"
     return _advise_unnamed(report)
+
+
+def _advise_hang(hang: HangReport) -> str:
+    gone = {rank for place in hang.states if place.state == "gone" for rank in place.ranks}
+    if hang.absent and gone.issuperset(hang.absent):
+        who = clean_text(name_ranks(hang.absent))
+        return f"find out what ended {who}: the launcher names the signal, dmesg what was killed for lack of memory"
+    return "look at the line where the absent ranks stand; py-spy dump --pid shows a process that still hangs"
 
 
 def _is_worth_it(report: Report) -> bool:

@@ -13,6 +13,7 @@ from distprof.facts.stand import GroupState, Message, Pending, RankState, Stoppe
 from distprof.facts.writer_liveness import LastWrite
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.hangs import MAX_ROWS, describe_hang, show_states
+from distprof.render.summary.next_step import describe_next
 from tests.factories import drop_rows, make_run
 
 WHERE = "train.py:41 step"
@@ -133,6 +134,8 @@ def test_a_rank_that_wrote_nothing_is_told_by_its_last_position(lives: bool | No
     sentence = tell(make_hang(make_stand(make_group(27, 27)), PLACE, rank1={"last_write": written}))
     assert "rank 0 waits for rank 1 in all_reduce 7 of step 12" in sentence and state in sentence
     assert sentence.endswith("; last seen in step 12, data")
+    advice = describe_next(analyze(make_hang(make_stand(make_group(27, 27)), PLACE, rank1={"last_write": written})))
+    assert advice.startswith("find out what ended rank 1: " if lives is False else "look at the line where ")
 
 
 def test_several_that_did_not_come_are_told_by_how_they_ended() -> None:
