@@ -10,6 +10,7 @@ from msgspec import structs
 
 from distprof import __version__
 from distprof.analyze.causes.cause_report import report_causes
+from distprof.analyze.causes.more_work import find_more_work
 from distprof.analyze.causes.pipeline_verdict import choose_pipeline_verdict, report_pipeline_causes
 from distprof.analyze.causes.slow_allocator import find_slow_allocator
 from distprof.analyze.causes.stalls import list_stalls
@@ -86,6 +87,7 @@ def analyze(run: Run) -> Report:
 
         verdict = structs.replace(verdict, module=find_slow_module(run.modules, verdict))
     verdict = structs.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
+    verdict = structs.replace(verdict, more_work=find_more_work(measured_steps, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short or unlike else cycles

@@ -139,6 +139,9 @@ def run(options: argparse.Namespace) -> int:
     )
     for line in list_unread(recorded.unread):
         print(line, file=sys.stderr)
+    if (options.phase or options.step is not None) and not recorded.activity and _is_recorded(recorded):
+        path = clean_text(options.paths[0], LONGEST_PATH)
+        raise UsageError(f"{path}: has no traces, and --phase and --step name ranges of traces: leave them out")
     report = analyze(recorded)
     folder = _choose_folder(options)
     written = None if options.no_write else _write(folder, recorded, report, pftrace=options.pftrace)
@@ -159,6 +162,10 @@ def _write(folder: Place, run: Run, report: Report, *, pftrace: bool) -> Written
     from distprof.render.files.files import write_files
 
     return write_into(folder, partial(write_files, run=run, report=report, pftrace=pftrace))
+
+
+def _is_recorded(run: Run) -> bool:
+    return all(info.source == "recorded" for info in run.ranks)
 
 
 def _report_operations(options: argparse.Namespace, path: Path) -> int:

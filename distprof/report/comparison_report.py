@@ -149,6 +149,9 @@ class ComparisonReport(Struct, frozen=True, kw_only=True):
     runs_vary_ratio: float | None
     """Standard deviation of the mean step from run to run, over the mean. None: no side has two runs, so that the
     intervals hold what varies within the runs only."""
+    runs_assumed_ratio: float | None
+    """What the intervals assume that standard deviation to be, as if four more runs had shown it. None: the runs are
+    enough without it, or no side has two."""
     rows: tuple[ComparedTime, ...]
     """Phases, ranks, collectives, modules, kernels and jobs that both sides have."""
     waterfall: tuple[WaterfallPart, ...]

@@ -138,6 +138,15 @@ class ReceivedMore(Struct, frozen=True, kw_only=True):
     """How much longer than the others' median the rank then computes, until the group's next collective, per step."""
 
 
+class MoreWork(Struct, frozen=True, kw_only=True):
+    """What a rank that is late gets more of than the others, step after step."""
+
+    amount: str
+    """"tokens", or "squared_lengths": the sum of the squares of its sequences' lengths."""
+    more_ratio: float
+    """What it gets, over the median of the others, in the usual step."""
+
+
 class ThrottledGpu(Struct, frozen=True, kw_only=True):
     """The clock of the GPU of a rank that is late on the device, over the steps in which it is."""
 
@@ -198,6 +207,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """None: no single module explains it by more than chance, or modules were not profiled."""
     received: ReceivedMore | None = None
     """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
+    more_work: MoreWork | None = None
+    """Why the rank may be late. None: it gets no more than the others, or not so much more that this may explain it."""
     throttled: ThrottledGpu | None = None
     """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
     it, or its GPU was not sampled."""
@@ -395,7 +406,9 @@ class WaitReport(Struct, frozen=True, kw_only=True):
     bound_ns: float
     """Largest error when comparing two members' clocks; 0 on the device clock, where none are compared."""
     steps_used: int
-    """Number of steps that the numbers are based on."""
+    """Number of steps that the waits are based on, ``last_ratio`` and ``received_bytes``."""
+    ended_steps: int
+    """Number of steps that the other times are based on: those in which all ends were seen, if there are any."""
     members_missing: int
     """Number of ranks of the group whose collectives were not recorded."""
     clock: str

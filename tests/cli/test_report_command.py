@@ -56,6 +56,15 @@ def test_an_engine_that_there_is_not_is_refused_for_a_run_folder_too(
     assert "--executor dusk:tcp://a:1: expected local, dask:ADDRESS or ray:ADDRESS" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [["--step", "chunk*"], ["--phase", "forward=fw*"]])
+def test_names_of_ranges_are_refused_where_there_are_no_traces(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", make_late_run())
+    assert run_verb(["report", str(folder), *given]) == EXIT_USAGE
+    assert "run: has no traces, and --phase and --step name ranges of traces: leave" in capsys.readouterr().err
+
+
 def test_traces_of_different_tools_are_one_job(tmp_path: Path) -> None:
     capture = make_training_export(num_ranks=1, marks=False).write(tmp_path / "capture.sqlite")
     events = [

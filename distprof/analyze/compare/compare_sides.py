@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from distprof import __version__
 from distprof.analyze.compare.compare_times import (
+    ASSUMED_RATIO,
     MIN_SHARE_RATIO,
     compare_time,
     judge_limit,
@@ -53,6 +54,7 @@ def compare_sides(
         schema=SCHEMA, distprof_version=__version__, base=_describe_side(base), new=_describe_side(new), step=step,
         limit_ratio=limit_ratio, limit=judge_limit(step, limit_ratio),
         runs_vary_ratio=None if between is None else math.sqrt(between.relative),
+        runs_assumed_ratio=ASSUMED_RATIO if between is not None and between.is_assumed else None,
         rows=tuple(rows), waterfall=tuple(make_waterfall(base, new)), changes=tuple(_list_changes(base, new)),
         complete=all(run.complete for run in runs),
         notes=(*dict.fromkeys(note for run in runs for note in run.notes), *notes),

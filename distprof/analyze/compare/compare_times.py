@@ -3,9 +3,12 @@
 Both the mean is compared, which is what steps cost, and the mean of their middle half, which rare long steps do not
 move. A side is one run or several. The error of one run's mean comes from its steps, by way of their autocorrelation.
 Where a side has several runs, what these differ by, all sides together, is the error of a run's mean, unless their
-steps show more: runs of the same thing differ as well. Ratios have Fieller's interval, which contains 1 exactly where
+steps show more: runs of the same thing differ as well. Two or three runs may be alike by chance, and Student's t of one
+degree of freedom reaches so far that nothing would ever differ: with so few, what they differ by is averaged with what
+runs are assumed to (Smyth's moderated t). Ratios have Fieller's interval, which contains 1 exactly where
 Student's test of the difference, with Satterthwaite's degrees of freedom, sees none. Sources: Fieller (1954), Journal
-of the Royal Statistical Society B 16; Satterthwaite (1946), Biometrics Bulletin 2.
+of the Royal Statistical Society B 16; Satterthwaite (1946), Biometrics Bulletin 2; Smyth (2004), Statistical
+Applications in Genetics and Molecular Biology 3.
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ DIFFERENT = ("better", "worse")
 MIN_SHARE_RATIO = 0.005
 """Of the step: shorter rows are not judged, and a difference of less matters to nobody."""
 
+FEW_DEGREES_OF_FREEDOM = 2
+"""Runs less sides that have some: up to here, what runs differ by is assumed in part."""
+ASSUMED_RATIO, ASSUMED_DEGREES_OF_FREEDOM = 0.03, 4
+"""What they are assumed to differ by, over the mean step, and how much that counts. A prior: nothing measured."""
+
 
 class MeanTime(Struct, frozen=True, kw_only=True):
     """One time of one side: the mean over its runs."""
@@ -57,6 +65,20 @@ class RunVariance(Struct, frozen=True, kw_only=True):
     relative: float
     degrees_of_freedom: float
 
+    @property
+    def is_assumed(self) -> bool:
+        """Whether the runs are too few to show it alone."""
+        return self.degrees_of_freedom <= FEW_DEGREES_OF_FREEDOM
+
+    def estimate_error(self, value_ns: float, number: int, step_ns: float) -> MeanError:
+        """The error of the mean of a time over so many runs, with what is assumed."""
+        squares = self.degrees_of_freedom * self.relative * value_ns**2
+        freedom = self.degrees_of_freedom
+        if self.is_assumed:
+            squares += ASSUMED_DEGREES_OF_FREEDOM * (ASSUMED_RATIO * step_ns) ** 2
+            freedom += ASSUMED_DEGREES_OF_FREEDOM
+        return MeanError(variance=squares / freedom / number, degrees_of_freedom=freedom)
+
 
 def measure_run_variance(*sides: Sequence[Average]) -> RunVariance | None:
     """Of the runs of all sides about their sides' means. None: no side has two, or the mean of one is 0."""
@@ -71,18 +93,17 @@ def measure_run_variance(*sides: Sequence[Average]) -> RunVariance | None:
     return RunVariance(relative=squares / freedom, degrees_of_freedom=float(freedom))
 
 
-def average_runs(side: Sequence[Average], between: RunVariance | None) -> MeanTime:
-    """The mean of one side's runs."""
+def average_runs(side: Sequence[Average], between: RunVariance | None, step_ns: float) -> MeanTime:
+    """The mean of one side's runs. ``step_ns``: the mean step."""
     number = len(side)
     value_ns = sum(average.value_ns for average in side) / number
     within = [error for error in map(_read_error, side) if error is not None]
     inside = combine_errors(within, [1 / number] * number) if len(within) == number else None
     if between is None:
         return MeanTime(value_ns=value_ns, error=inside)
-    variance = between.relative * value_ns * value_ns / number
-    if inside is not None and inside.variance >= variance:
+    error = between.estimate_error(value_ns, number, step_ns)
+    if inside is not None and inside.variance >= error.variance:
         return MeanTime(value_ns=value_ns, error=inside)
-    error = MeanError(variance=variance, degrees_of_freedom=between.degrees_of_freedom)
     return MeanTime(value_ns=value_ns, error=error, pooled=True)
 
 
@@ -108,11 +129,11 @@ def compare_time(
     first = base[0]
     alpha = ALPHA * ALPHA_SHARES[first.scope] / max(num_rows, 1) / NUM_AVERAGES
     floor_ns = 0.0 if first.scope == "step" else MIN_SHARE_RATIO * step_ns
-    mean = _compare([each.mean for each in base], [each.mean for each in new], alpha, limit_ratio, floor_ns)
+    mean = _compare([each.mean for each in base], [each.mean for each in new], alpha, limit_ratio, floor_ns, step_ns)
     old, now = ([each.usual for each in side if each.usual is not None] for side in (base, new))
     usual = None
     if len(old) == len(base) and len(now) == len(new):
-        usual = _compare(old, now, alpha, limit_ratio, floor_ns)
+        usual = _compare(old, now, alpha, limit_ratio, floor_ns, step_ns)
     verdict = mean.verdict
     if verdict not in DIFFERENT and usual is not None and usual.verdict in DIFFERENT:
         verdict = usual.verdict
@@ -125,10 +146,10 @@ def compare_time(
 
 
 def _compare(
-    base: Sequence[Average], new: Sequence[Average], alpha: float, limit_ratio: float, floor_ns: float
+    base: Sequence[Average], new: Sequence[Average], alpha: float, limit_ratio: float, floor_ns: float, step_ns: float
 ) -> ComparedAverage:
     between = measure_run_variance(base, new)
-    old, now = average_runs(base, between), average_runs(new, between)
+    old, now = average_runs(base, between, step_ns), average_runs(new, between, step_ns)
     difference_ns = now.value_ns - old.value_ns
     reach_ns, (low, high) = _bound(old, now, alpha)
     return ComparedAverage(

@@ -376,6 +376,8 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
         )
     if cycles is None and (rounds := locate_rounds(measured_steps)) is not None:
         return _explain_no_rounds(measured_steps, rounds)
+    if cycles is None and (counted := int(measured_steps.counted.sum())) < MIN_CYCLES:
+        return _explain_few(counted)
     if cycles is None:
         return (
             "no waits were measured: they need profile=phases, a strategy that synchronises, collectives outside of "
@@ -385,13 +387,17 @@ def explain_shortage(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -
         found = f"{len(cycles.steps)} whole round{'' if len(cycles.steps) == 1 else 's'} of {cycles.span} steps"
         return f"ranks meet only now and then: {found}, and at least {MIN_CYCLES} are needed to tell a rank from chance"
     if len(cycles.steps) < MIN_CYCLES:
-        counted = f"{len(cycles.steps)} measured step{'' if len(cycles.steps) == 1 else 's'}"
-        return f"{counted}: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
+        return _explain_few(len(cycles.steps))
     long_ns = (cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2)).mean(axis=1)
     if long_ns.max() > APART_FACTOR * long_ns.min():
         longest = measured_steps.numbers[int(cycles.positions[int(long_ns.argmax())])]
         return f"the ranks are not in lockstep: rank {longest}'s steps take more than twice as long as others'"
     return None
+
+
+def _explain_few(count: int) -> str:
+    steps = f"{count} measured step{'' if count == 1 else 's'}"
+    return f"{steps}: at least {MIN_CYCLES} are needed to tell a slow rank from chance"
 
 
 def _explain_no_rounds(measured_steps: MeasuredSteps, rounds: Rounds) -> str:

@@ -69,38 +69,50 @@ def report_waits(measured_steps: MeasuredSteps) -> list[WaitReport]:
     roots leave early. On the host, collectives whose end and wait it did not see are left out: of those on a device it
     knows when it issued them, which is not when the device was ready for them.
     """
+    clocks = map_clocks(measured_steps.run)
     return [
         item for table, steps, waits in list_waits(measured_steps)
-        for item in _summarize(measured_steps, table, steps, waits)
+        for item in _summarize(measured_steps, table, steps, waits, clocks)
     ]  # fmt: skip
 
 
 def list_waits(measured_steps: MeasuredSteps) -> Iterator[tuple[Collectives, IntArray, Waits]]:
-    """Each table that counts, the steps of it that do, as positions in ``table.steps``, and the waits in them."""
+    """Each table that counts, the steps of it that do, as positions in ``table.steps``, and the waits in them.
+
+    On the host clock, arrivals are seen in every recorded step, so all steps count. On a device, those with all ends.
+    """
     clocks = map_clocks(measured_steps.run)
     on_device = [table for table in choose_tables(measured_steps, Clock.DEVICE) if table.ends_seen]
     timed = {(table.group, tuple(table.ranks.tolist())) for table in on_device}
     for table in [*on_device, *choose_tables(measured_steps)]:
         if table.clock is Clock.HOST and (table.group, tuple(table.ranks.tolist())) in timed:
             continue
-        steps = _choose_steps(measured_steps, table)
+        device = table.clock is Clock.DEVICE
+        steps = (_choose_ended if device else _choose_counted)(measured_steps, table)
         if len(table.ranks) > 1 and len(steps):
-            device = table.clock is Clock.DEVICE
             waits = measure_device_waits(table, steps) if device else measure_waits(table, steps, clocks)
             if np.isfinite(waits.bound_ns):
                 yield table, steps, waits
 
 
-def _choose_steps(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
-    """The counted steps in which every end is known, if there are any, else all, as positions in ``table.steps``; of
-    too many, blocks. On the host clock, an end is known by the wait for it, too."""
+def _choose_counted(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
+    """The counted steps, as positions in ``table.steps``; of too many, blocks."""
+    return _choose_blocks(table, measured_steps.counted[table.steps])
+
+
+def _choose_ended(measured_steps: MeasuredSteps, table: Collectives) -> IntArray:
+    """Those in which every end is known, if there are any, else all. On the host clock, an end is known by the wait for
+    it, too."""
     counted = measured_steps.counted[table.steps]
     known = np.isfinite(table.end_ns)
     if table.clock is Clock.HOST:
         known |= table.exposed_ns > 0
     whole = counted & known.all(axis=(0, 2))
-    counted = whole if whole.any() else counted
-    steps = np.flatnonzero(counted)
+    return _choose_blocks(table, whole if whole.any() else counted)
+
+
+def _choose_blocks(table: Collectives, chosen: BoolArray) -> IntArray:
+    steps = np.flatnonzero(chosen)
     return steps[choose_blocks(len(steps), MAX_CELLS // max(1, len(table.ranks) * len(table.kinds)))]
 
 
@@ -118,20 +130,25 @@ def _bound_clock_error(table: Collectives, arrival_ns: FloatArray, clocks: Clock
     return sum(sorted(bounds)[-2:])
 
 
-def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArray, waits: Waits) -> list[WaitReport]:
+def _summarize(
+    measured_steps: MeasuredSteps, table: Collectives, steps: IntArray, waits: Waits, clocks: ClockMap
+) -> list[WaitReport]:
     kinds = list(zip(table.kinds, table.phases, strict=True))
     reports = []
     missing = max(table.size - len(table.ranks), 0)
     device = table.clock is Clock.DEVICE
-    known = np.isfinite(waits.transfer_ns) | (np.isfinite(table.exposed_ns[:, steps]) & (not device))
-    begin_ns = compute_earliest_starts(table, steps) if device else table.arrival_ns[:, steps]
+    ended = _choose_ended(measured_steps, table)
+    transfers_ns = (waits if device else measure_waits(table, ended, clocks)).transfer_ns
+    begin_ns = compute_earliest_starts(table, ended) if device else table.arrival_ns[:, ended]
+    end_ns, exposures_ns = table.end_ns[:, ended], table.exposed_ns[:, ended]
+    known = np.isfinite(transfers_ns) | (np.isfinite(exposures_ns) & (not device))
     for kind, phase in dict.fromkeys(kinds):
         own = [index for index, item in enumerate(kinds) if item == (kind, phase)]
         if not known[:, :, own].any():
             continue
-        transfer_ns = waits.transfer_ns[:, :, own].min(axis=0)
-        exposed_ns = np.nan_to_num(table.exposed_ns[:, steps][:, :, own]).sum(axis=2).mean(axis=1)
-        busy_ns = measure_union(begin_ns[:, :, own], table.end_ns[:, steps][:, :, own]).mean(axis=1)
+        transfer_ns = transfers_ns[:, :, own].min(axis=0)
+        exposed_ns = np.nan_to_num(exposures_ns[:, :, own]).sum(axis=2).mean(axis=1)
+        busy_ns = measure_union(begin_ns[:, :, own], end_ns[:, :, own]).mean(axis=1)
         reports.append(
             WaitReport(
                 group=table.group, kind=kind.value, phase=phase.value, count_per_step=len(own),
@@ -141,7 +158,7 @@ def _summarize(measured_steps: MeasuredSteps, table: Collectives, steps: IntArra
                 busy_ns=_place(measured_steps, table, busy_ns), exposed_ns=_place(measured_steps, table, exposed_ns),
                 overlapped_ns=_place(measured_steps, table, np.maximum(busy_ns - exposed_ns, 0)),
                 last_ratio=_place(measured_steps, table, _compute_last_ratio(waits.last[:, :, own], missing)),
-                bound_ns=waits.bound_ns, steps_used=len(steps), members_missing=missing,
+                bound_ns=waits.bound_ns, steps_used=len(steps), ended_steps=len(ended), members_missing=missing,
                 clock=table.clock.value,
             )
         )  # fmt: skip

@@ -60,11 +60,13 @@ def list_comparison_facts(report: ComparisonReport) -> Iterator[Fact]:
     if report.runs_vary_ratio is None:
         yield Fact(label="runs", text=ONE_RUN)
     else:
-        yield Fact(
-            label="runs",
-            text=f"the mean step varies by {format_percent(report.runs_vary_ratio)} from run to run (standard "
-            "deviation), which the intervals know",
-        )
+        text = f"the mean step varies by {format_percent(report.runs_vary_ratio)} from run to run (standard deviation)"
+        if report.runs_assumed_ratio is None:
+            text += ", and the intervals hold that, too"
+        else:
+            assumed = format_percent(report.runs_assumed_ratio)
+            text += f"; so few runs may be alike by chance, so that intervals assume {assumed}, too"
+        yield Fact(label="runs", text=text)
 
 
 def _describe_side(side: Side) -> str:
@@ -78,7 +80,7 @@ def _describe_side(side: Side) -> str:
 def _describe_limit(report: ComparisonReport) -> str:
     """Where the step's interval lies, and its level: more is asked of rows, because there are many."""
     if report.step.mean.low_ratio is None and report.limit == "inconclusive":
-        return "inconclusive: the step has no interval"
+        return "inconclusive: too few steps or runs say how sure the difference is"
     return f"{LIMIT_WORDS[report.limit]}; the step's interval is at {format_percent(report.step.level)}"
 
 

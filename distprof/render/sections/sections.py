@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from distprof.facts.run import Clock
 from distprof.render.sections.cause_words import CAUSE_HEADS, CAUSE_NOTE, list_causes
@@ -33,7 +33,7 @@ from distprof.render.units import (
     format_time,
 )
 from distprof.report.report import BandwidthReport, BetweenReport, RankReport, Report, StepReport
-from distprof.report.wait_report import ChangedSetting, Forecast, Spread
+from distprof.report.wait_report import ChangedSetting, Forecast, Spread, is_sample
 
 EVIDENCE_HEADS = ("quantity", "the rank", "the others", "steps that agree")
 WHAT_IF_HEADS = ("change", "step", "shorter by", "tokens/s", "rank-hours a day")
@@ -93,8 +93,19 @@ def _list_verdict_sections(report: Report) -> list[Section]:
         Section(
             key="waits", title="waits per collective: waiting for the last rank, then transferring",
             about="on the device clock" if any(item.clock == "device" for item in report.waits) else "", columns=waits,
+            notes=tuple(_note_ends(report)),
         ),
     ]  # fmt: skip
+
+
+def _note_ends(report: Report) -> Iterator[str]:
+    """In a long job, the ends of collectives are seen in some steps only."""
+    fewest = min(report.waits, key=lambda item: item.ended_steps / item.steps_used, default=None)
+    if fewest is not None and is_sample(fewest.ended_steps, fewest.steps_used):
+        yield (
+            f"waits are of {fewest.steps_used:,} steps, transfers of the {fewest.ended_steps:,} in which the ends of "
+            "all collectives were seen"
+        )
 
 
 def _show_communication(report: Report) -> Section:

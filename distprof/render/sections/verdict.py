@@ -72,6 +72,11 @@ _PAUSES = {
     VerdictKind.RECOMPILATION: ("compiling (torch.compile)", "it"),
 }
 """What stops ranks, and what steps would be without."""
+_MORE = {
+    "tokens": "it gets {times} the tokens of the others",
+    "squared_lengths": "its sequences are longer (the squares of their lengths sum to {times} the others')",
+}
+"""Why a rank may be late, by what it gets more of."""
 WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
 NOTABLE_DATA_RATIO = 0.05
@@ -234,6 +239,9 @@ def _format_why(report: Report, verdict: Verdict) -> str:
         phase += f"; {describe_loader(verdict.loader, 'its')}"
     if verdict.cause is Cause.OUTSIDE and lacks_data(report):
         phase += ", perhaps getting its batches"
+    if verdict.more_work is not None:
+        times = format_factor(verdict.more_work.more_ratio)
+        phase += f", perhaps because {_MORE[verdict.more_work.amount].format(times=times)}"
     return f": {CAUSES[verdict.cause]}{phase}" if verdict.cause is not None else phase
 
 

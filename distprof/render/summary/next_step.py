@@ -52,6 +52,11 @@ _BY_REASON = {
     None: "see what else runs on {who}'s cores, and whether it has fewer cores than threads",
 }  # fmt: skip
 """By why a training thread was off the CPU."""
+_BY_AMOUNT = {
+    "tokens": "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens",
+    "squared_lengths": "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
+    "attention takes time with them",
+}
 _MARK_DATA = {
     Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
     Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',
@@ -69,7 +74,7 @@ def describe_next(report: Report) -> str:
         return named
     if report.activity is not None and report.activity.findings:
         return clean_text(describe_finding(report.activity.findings[0]).remedy, TEXT_LIMIT)
-    if report.coverage.ranks_missing:
+    if report.coverage.ranks_missing and not is_traced(report):
         return "find out why ranks are missing; their files under ranks/ and the launcher's output say how they ended"
     return _advise_unnamed(report)
 
@@ -102,6 +107,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 return _BY_REASON[verdict.off_cpu.reason].format(who=who)
             if verdict.module is not None:
                 return f"profile {clean_text(verdict.module.name)} on {who}, where most of the time is lost"
+            if verdict.more_work is not None:
+                return _BY_AMOUNT[verdict.more_work.amount]
             text = None if verdict.cause is None else _BY_CAUSE.get(verdict.cause)
             suspects = "" if verdict.hosts else f" --suspects {verdict.rank}"
             text = (text or "compare {who} with the others").format(who=who, suspects=suspects)
@@ -111,18 +118,13 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
                 return "test the link between these stages by itself, and look for other traffic"
             return f"test {name_link(verdict.hosts)} by itself (nccl-tests, iperf), and look for other traffic on it"
         case VerdictKind.UNEQUAL_DATA:
-            return (
-                "give ranks equal amounts of data: bucket samples by length, or pack them to a fixed number of tokens"
-            )
+            return _BY_AMOUNT["tokens"]
         case VerdictKind.UNEVEN_STAGE:
             return _advise_stage(report, verdict)
         case VerdictKind.SLOW_REPLICA:
             return "compare the lengths of that replica's sequences, and its hosts, with the others'"
         case VerdictKind.UNEQUAL_SEQUENCES:
-            return (
-                "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
-                "attention takes time with them"
-            )
+            return _BY_AMOUNT["squared_lengths"]
         case VerdictKind.GARBAGE_COLLECTION:
             return (
                 "call gc.freeze() after the first steps, or gc.disable() and then gc.collect() on all ranks in the "

@@ -12,7 +12,14 @@ from msgspec import structs
 
 from benchmarks.compare_runs import play_pair
 from distprof.analyze.compare.compare_sides import compare_sides
-from distprof.analyze.compare.compare_times import ALPHA, ALPHA_SHARES, compare_time, judge, measure_run_variance
+from distprof.analyze.compare.compare_times import (
+    ALPHA,
+    ALPHA_SHARES,
+    compare_time,
+    judge,
+    judge_limit,
+    measure_run_variance,
+)
 from distprof.analyze.compare.measure_figures import TRANSFERS, WAITS, flatten, make_figure, measure_figures
 from distprof.analyze.compare.measure_sweep import measure_sweep
 from distprof.analyze.compare.waterfall import allocate, make_waterfall
@@ -83,6 +90,22 @@ def test_runs_that_differ_make_an_interval_wider_than_their_steps_do() -> None:
     one = compare_time(base[1:2], new[1:2], num_rows=1, limit_ratio=0.03, step_ns=100)
     three = compare_time(base, new, num_rows=1, limit_ratio=0.03, step_ns=100)
     assert (one.verdict, three.verdict) == ("worse", "inconclusive")
+
+
+@pytest.mark.parametrize(("value", "verdict", "limit"), [(151, "worse", "over"), (106, *["inconclusive"] * 2)])
+def test_two_runs_that_are_alike_show_a_large_difference_and_not_a_small_one(
+    value: float, verdict: str, limit: str
+) -> None:
+    """99 and 101 vary by sqrt(2) %, with one degree of freedom; 3 % with four are added: 2.76 % with five."""
+    base, new = ([make_step(value, 1e-4, 50) for value in side] for side in ((99, 101), (value,)))
+    between = measure_run_variance([each.mean for each in base], [each.mean for each in new])
+    assert between is not None and between.is_assumed
+    error = between.estimate_error(100, 2, 100)
+    assert error.degrees_of_freedom == 5 and error.variance == pytest.approx((2 + 4 * 9) / 5 / 2)
+    row = compare_time(base, new, num_rows=1, limit_ratio=0.03, step_ns=100)
+    assert row.verdict == verdict and judge_limit(row, 0.03) == limit
+    enough = measure_run_variance([each.mean for each in (*base, *base)])
+    assert enough is not None and not enough.is_assumed  # three degrees of freedom
 
 
 def test_steps_that_vary_more_than_runs_keep_their_own_error() -> None:

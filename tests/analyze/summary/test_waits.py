@@ -47,8 +47,8 @@ def test_waits_by_hand() -> None:
     assert report.bound_ns == 0
 
 
-def test_steps_in_which_all_ends_are_seen_count_if_there_are_any() -> None:
-    """As of long jobs, in which buckets are seen to end in some steps only."""
+def test_transfers_are_of_the_steps_in_which_all_ends_are_seen_and_waits_of_all() -> None:
+    """As in long jobs, in which buckets are seen to end in some steps only, and more often at the begin."""
     run = make_waits_run()
     (table,) = run.collectives
     twice = {name: np.repeat(getattr(table, name), 2, axis=1) for name in ("arrival_ns", "end_ns", "exposed_ns")}
@@ -57,7 +57,8 @@ def test_steps_in_which_all_ends_are_seen_count_if_there_are_any() -> None:
     both = structs.replace(table, steps=np.array([1, 2]), **twice)
     run = structs.replace(make_run(num_steps=3), collectives=(both,))
     report = get_report(run)
-    assert report.steps_used == 1 and report.transfer_ns == (50 + 20) / 2 and report.wait_ns == (40, 0)
+    assert (report.steps_used, report.wait_ns, report.last_ratio) == (2, (290, 0), (0, 0.5))  # (80 + 0 + 1,080 + 0) / 4
+    assert (report.ended_steps, report.transfer_ns, report.exposed_ns) == (1, (50 + 20) / 2, (20, 30))
 
 
 def read_twice(offset_ns: int, bound_ns: int) -> tuple[ClockReading, ...]:

@@ -10,7 +10,11 @@ from rich.console import Console
 
 from distprof.render.files.comparison_files import escape, render_markdown
 from distprof.render.html.comparison_waterfall import draw_comparison
-from distprof.render.sections.comparison_sections import describe_comparison, format_percent
+from distprof.render.sections.comparison_sections import (
+    describe_comparison,
+    format_percent,
+    list_comparison_facts,
+)
 from distprof.render.terminal.comparison_screen import SCREEN_LINES, render_comparison
 from distprof.report.comparison_report import (
     Change,
@@ -44,7 +48,7 @@ def make_report(step: ComparedTime) -> ComparisonReport:
     side = Side(names=("a",), started_utc=(None,), steps=(200,), step_mean_ns=(100 * MS,))
     return ComparisonReport(
         schema="", distprof_version="", base=side, new=side, step=step, limit_ratio=0.03, limit="over",
-        runs_vary_ratio=0.0123, rows=(), changes=(), complete=True, notes=(),
+        runs_vary_ratio=0.0123, runs_assumed_ratio=None, rows=(), changes=(), complete=True, notes=(),
         waterfall=(WaterfallPart(name="data", base_ns=9 * MS, new_ns=7 * MS, difference_ns=-2_000_000),
                    WaterfallPart(name="forward", base_ns=91 * MS, new_ns=98 * MS, difference_ns=7_000_000)),
     )  # fmt: skip
@@ -71,6 +75,16 @@ WORSE = make_time(make_average(1.05, 0.01, "worse"), None, "worse")
 )  # fmt: skip
 def test_the_sentence_says_what_the_verdict_is_of(step: ComparedTime, said: str) -> None:
     assert describe_comparison(make_report(step)) == said
+
+
+def test_what_is_assumed_of_runs_is_said_where_they_are_few() -> None:
+    few = structs.replace(make_report(WORSE), runs_assumed_ratio=0.03)
+    texts = [[fact.text for fact in list_comparison_facts(report)][-1] for report in (make_report(WORSE), few)]
+    varies = "the mean step varies by 1.2 % from run to run (standard deviation)"
+    assert texts == [
+        f"{varies}, and the intervals hold that, too",
+        f"{varies}; so few runs may be alike by chance, so that intervals assume 3 %, too",
+    ]
 
 
 def test_the_screen_stays_a_screen_however_much_differs() -> None:
