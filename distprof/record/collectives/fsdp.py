@@ -107,17 +107,28 @@ def _watch_object(group: Any, name: str, watched: _WatchedObject) -> bool:
 
 
 def _replace(group: Any, name: str, new: Any, collective_watch: CollectiveWatch) -> None:
-    """Replaces an attribute of a group until the profiler is closed, unless somebody replaces it in between."""
+    """Replaces an attribute of a group in the steps that are recorded, until the profiler is closed, unless somebody
+    replaces it in between."""
     is_own, original = name in vars(group), vars(group).get(name)
-    held, placed = weakref.ref(group), weakref.ref(new)  # a method, or what calls one, would keep the model
-    setattr(group, name, new)
+    # The group keeps what is around its method, which would keep the model if it were kept here.
+    held, kept = weakref.ref(group), f"_distprof_{name}_{id(new):x}"
+    vars(group)[kept] = new
+
+    def choose(aside: bool) -> None:
+        attributes = {} if (there := held()) is None else vars(there)
+        if kept not in attributes:
+            return
+        if aside and attributes.get(name) is attributes[kept]:
+            setattr(there, name, original) if is_own else delattr(there, name)
+        elif not aside and attributes.get(name) is original:
+            setattr(there, name, attributes[kept])
 
     def put_back() -> None:
-        there = held()
-        if there is not None and name in vars(there) and vars(there)[name] is placed():
-            setattr(there, name, original) if is_own else delattr(there, name)
+        choose(True)
+        if (there := held()) is not None:
+            delattr(there, kept)
 
-    collective_watch.undo.append(put_back)
+    collective_watch.undo += [put_back, collective_watch.tell_aside(choose)]
 
 
 class _WatchedObject:

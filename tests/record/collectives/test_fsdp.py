@@ -241,6 +241,26 @@ def test_a_unit_gets_its_own_methods_back() -> None:
     assert vars(group) == before and kept.reshard is users
 
 
+def test_a_unit_has_its_own_methods_in_steps_that_are_not_recorded() -> None:
+    group, recorder = GroupOfTwo(0, []), Recorder()
+    before, collective_watch = dict(vars(group)), CollectiveWatch(recorder)
+    watch_fsdp(make_unit(group), collective_watch, stream_waits=True)
+    around = dict(vars(group))
+    for _ in range(2):
+        recorder.set_aside(True)
+        assert {name: vars(group)[name] for name in before} == before
+        recorder.set_aside(False)
+        assert vars(group) == around
+    recorder.set_aside(True)
+    group.reshard = users = lambda: None
+    recorder.set_aside(False)
+    assert group.reshard is users and group.post_backward is around["post_backward"]
+    recorder.set_aside(True)
+    for undo in reversed(collective_watch.undo):
+        undo()
+    assert vars(group) == {**before, "reshard": users} and recorder.on_aside == []
+
+
 def test_what_puts_a_unit_back_does_not_keep_its_model() -> None:
     groups = [GroupOfTwo(0, [])]
     collective_watch, held = CollectiveWatch(Recorder()), weakref.ref(groups[0])
