@@ -113,3 +113,13 @@ def test_names_from_a_model_stay_text() -> None:
     row = make_row("", "Evil\x1b[31m[bold]\n", None, 1, 2)
     text = show(make_report(row), 120)
     assert "\x1b" not in text and "[bold]" in text and json.loads(json.dumps(make_report(row).to_json()))["rows"]
+
+
+def test_what_two_modules_share_is_a_share_of_the_model_once() -> None:
+    report = make_report(
+        make_row("", "Model", None, 100, 300, own_parameters=0), make_row("table", "Embedding", 0, 90, 0),
+        make_row("body", "Linear", 0, 10, 100), make_row("head", "Linear", 0, 90, 200, own_parameters=0),
+    )  # fmt: skip
+    (depths,) = [section for section in list_module_sections(report) if section.key == "module_depths"]
+    texts = [column.cells for column in depths.columns]
+    assert texts[2] == ("Embedding 90.0 %, Linear 10.0 %",) and texts[3] == ("Linear 100.0 %",)
