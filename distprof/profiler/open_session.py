@@ -343,7 +343,10 @@ class OwnSession(Session):
             _open.remove(self)
         if not self._tried or (self.job is not None and not self._number):
             advice = "use profiler.steps(loader) or profiler.step() in the training loop"
-            advice = "; ".join(["none was found in the script", *self.sentences]) if self.finds_steps else advice
+            if error is not None and name_exit(error)[0] == "failed":
+                advice = "the script failed before its first one"
+            elif self.finds_steps:
+                advice = "; ".join(["none was found in the script", *self.sentences])
             self.warn_once(f"no step was recorded: {advice}")
         if self.job is None or not self.job.joined:
             if self.job is not None and not self.lost:

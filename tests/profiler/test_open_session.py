@@ -194,6 +194,13 @@ def test_a_folder_that_cannot_be_made_costs_the_recording(capfd: pytest.CaptureF
     assert re.fullmatch(r"distprof: nothing is recorded: .*cannot make the run folder.*\n", capfd.readouterr().err)
 
 
+def test_a_script_that_fails_before_its_first_step_is_no_fault_of_the_search(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no data"), distprof.start("mine", find=False):
+        raise ValueError("no data")
+    said = "distprof: no step was recorded: the script failed before its first one"
+    assert capfd.readouterr().err.splitlines() == [said]
+
+
 def test_a_second_start_ends_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first = distprof.start("one", find=False)
     second = distprof.start("two", find=False)
