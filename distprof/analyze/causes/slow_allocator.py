@@ -11,18 +11,19 @@ from __future__ import annotations
 import numpy as np
 
 from distprof.analyze.stats.measured_steps import MeasuredSteps, sum_exposed
+from distprof.analyze.stats.scheduling import cut_windows, place_readings
 from distprof.analyze.stats.significance import t_quantile
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock, Run
 from distprof.facts.scheduling import SCHEDULING
 from distprof.report.wait_report import SlowAllocator, Verdict
 
-MIN_PAIRS, MIN_STEPS = 7, 2.0
-"""Fewer pairs of windows tell nothing, and shorter windows lie in one part of a step."""
+MIN_PAIRS, BLOCK = 7, 2
+"""Fewer pairs of windows tell nothing, and a window begins in each so many steps."""
 ALPHA = 0.001
 """Probability that lateness that has nothing to do with the allocator seems to go with it."""
 MIN_EXPLAINED_RATIO = 0.5
-_AT, _COUNTS = SCHEDULING["at_ns"], [SCHEDULING[name] for name in ("driver_allocations", "cache_flushes")]
+_COUNTS = [SCHEDULING[name] for name in ("driver_allocations", "cache_flushes")]
 
 
 def find_slow_allocator(measured_steps: MeasuredSteps, verdict: Verdict) -> SlowAllocator | None:
@@ -74,15 +75,6 @@ def _explain(rate: FloatArray, late_ns: FloatArray, usual: float) -> float:
 def _read_windows(run: Run, position: int) -> FloatArray:
     """Windows of a rank: where they begin and end, on axis 1 of ``Run.rows``, and how often a step asks, and gives
     back, ``[num_windows, 4]``."""
-    begin_ns = run.column("begin_host_ns")[position]
-    known = np.flatnonzero(np.isfinite(begin_ns))
-    readings = run.scheduling[position]
-    readings = readings[np.isfinite(readings[:, _COUNTS]).all(axis=1)]
-    if len(known) < MIN_STEPS or len(readings) < 2:
-        return np.empty((0, 4))
-    at = np.interp(readings[:, _AT], begin_ns[known], known, left=np.nan, right=np.nan)
-    readings, at = readings[np.isfinite(at)], at[np.isfinite(at)]
-    _, chosen = np.unique(at // MIN_STEPS, return_index=True)
-    steps, grown = np.diff(at[chosen]), np.diff(readings[chosen][:, _COUNTS], axis=0)
-    fits = (steps >= MIN_STEPS) & (grown >= 0).all(axis=1)  # they can be set back to 0
-    return np.column_stack([at[chosen][:-1], at[chosen][1:], grown / steps[:, None]])[fits]
+    at, readings = place_readings(run, position)
+    known = np.isfinite(readings[:, _COUNTS]).all(axis=1)
+    return cut_windows(at[known], readings[known], _COUNTS, BLOCK)

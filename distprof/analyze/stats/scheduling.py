@@ -6,6 +6,8 @@ by when they began.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -18,8 +20,8 @@ from distprof.report.scheduling_report import SchedulingReport
 MIN_WINDOWS = 4
 """Fewer tell nothing."""
 BLOCK, MIN_STEPS = 4, 2.0
-"""Steps: of every so many the first reading begins a window, and a shorter one is left out: it may lie in one part of a
-step."""
+"""Steps: of every so many the first reading begins a window, if nothing else is asked for, and a shorter window is left
+out: it may lie in one part of a step."""
 _AT, _THREAD = SCHEDULING["at_ns"], SCHEDULING["thread"]
 _COUNTERS = [
     SCHEDULING[name]
@@ -38,8 +40,8 @@ class Scheduling(Struct, frozen=True, kw_only=True):
 
     @property
     def usual(self) -> FloatArray:
-        """Of ``windows`` the midmean, ``[6]``."""
-        return midmean(self.windows.T)
+        """Of the first four of ``windows`` the midmean, ``[4]``."""
+        return midmean(self.windows[:, :4].T)
 
     def find_last(self, name: str) -> float | None:
         """The last number read of what is no counter."""
@@ -62,6 +64,36 @@ class Scheduling(Struct, frozen=True, kw_only=True):
         return self.readings[np.isfinite(self.readings[:, SCHEDULING[name]])]
 
 
+def place_readings(run: Run, position: int) -> tuple[FloatArray, FloatArray]:
+    """When a rank was read, in steps on axis 1 of ``Run.rows`` and fractions of them, and what was read; two arrays of
+    as many rows. The first reading is left out: before it, threads did something else."""
+    readings = run.scheduling[position][1:] if run.scheduling else np.empty((0, len(SCHEDULING)))
+    begin_ns = run.column("begin_host_ns")[position]
+    known = np.flatnonzero(np.isfinite(begin_ns))
+    if not len(known):
+        return np.empty(0), readings[:0]
+    at = np.interp(readings[:, _AT], begin_ns[known], known, left=np.nan, right=np.nan)
+    return at[np.isfinite(at)], readings[np.isfinite(at)]
+
+
+def cut_windows(at: FloatArray, readings: FloatArray, columns: Sequence[int], block: int = BLOCK) -> FloatArray:
+    """Windows of two steps or more.
+
+    Args:
+        at: As from `place_readings`.
+        readings: Likewise.
+        columns: Counters of the readings; where one went back, it was set back, and the window is left out.
+        block: Of every so many steps the first reading begins a window.
+
+    Returns:
+        Where each begins and ends, and by how much each counter grew per step, ``[num_windows, 2 + num_columns]``.
+    """
+    _, chosen = np.unique(at // block, return_index=True)
+    steps, grown = np.diff(at[chosen]), np.diff(readings[chosen][:, columns], axis=0)
+    fits = (steps >= MIN_STEPS) & ~(grown < 0).any(axis=1)
+    return np.column_stack([at[chosen][:-1], at[chosen][1:], grown / steps[:, None]])[fits]
+
+
 def read_scheduling(run: Run, position: int, first: int, end: int) -> Scheduling | None:
     """What was read of a rank.
 
@@ -74,22 +106,11 @@ def read_scheduling(run: Run, position: int, first: int, end: int) -> Scheduling
     Returns:
         None: too little was read.
     """
-    if not run.scheduling or not len(run.scheduling[position]):
-        return None
-    begin_ns = run.column("begin_host_ns")[position]
-    known = np.flatnonzero(np.isfinite(begin_ns))
-    if not len(known):
-        return None
-    readings = run.scheduling[position][1:]  # before the first one, threads did something else
-    at = np.interp(readings[:, _AT], begin_ns[known], known, left=np.nan, right=np.nan)
+    at, readings = place_readings(run, position)
     inside = (at >= first) & (at <= end)
-    readings, at = readings[inside], at[inside]
-    _, chosen = np.unique(at // BLOCK, return_index=True)
-    steps, grown = np.diff(at[chosen]), np.diff(readings[chosen], axis=0)
-    fits = (steps >= MIN_STEPS) & (grown[:, _THREAD] == 0) & ~(grown[:, _COUNTERS] < 0).any(axis=1)
-    if fits.sum() < MIN_WINDOWS:
-        return None
-    return Scheduling(windows=grown[fits][:, _COUNTERS] / steps[fits, None], readings=readings)
+    windows = cut_windows(at[inside], readings[inside], [_THREAD, *_COUNTERS])[:, 2:]
+    windows = windows[windows[:, 0] == 0, 1:]  # of one thread
+    return None if len(windows) < MIN_WINDOWS else Scheduling(windows=windows, readings=readings[inside])
 
 
 def report_scheduling(run: Run, position: int, first: int, end: int) -> SchedulingReport | None:
@@ -97,7 +118,7 @@ def report_scheduling(run: Run, position: int, first: int, end: int) -> Scheduli
     found = read_scheduling(run, position, first, end)
     if found is None:
         return None
-    run_ns, wait_ns, preempted, faults, _, _ = map(float, found.usual)
+    run_ns, wait_ns, preempted, faults = map(float, found.usual)
     allocations, flushes = map(float, found.windows[:, 4:].mean(axis=0))  # which may come in few of them
     return SchedulingReport(
         run_ns=run_ns, wait_ns=wait_ns, preempted=as_number(preempted), major_faults=as_number(faults),
