@@ -9,6 +9,7 @@ are kept, the same on all ranks. In a step whose collectives were timed on the d
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -19,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from distprof.config.decode import MAX_EXACT, are_whole, is_whole
+from distprof.config.decode import MAX_EXACT, are_whole, is_whole, load_json
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase
+from distprof.storage.record_lines import parse_numbers
 
 MAX_COLLECTIVES = 4096
 """Collectives of one step; those of a step with more are not kept. FSDP2 issues three per layer and micro-step: 96
@@ -273,8 +275,8 @@ class ReadCollectives(NamedTuple):
     room_ns: float
     """The step's longest possible duration: a rank issues its collectives, and waits for them, within it."""
     on_device: DeviceStep
-    value: object
-    """The value in the record."""
+    text: bytes
+    """The value in the record, in JSON."""
 
 
 class _Lists(NamedTuple):
@@ -323,38 +325,89 @@ class CollectiveReader:
 
     def read_steps(self, steps: Sequence[ReadCollectives]) -> int:
         """Reads the collectives of steps; returns of how many they are invalid, or their order is unknown."""
-        alike: dict[int, list[tuple[ReadCollectives, _Lists]]] = {}
+        alike: dict[int, list[ReadCollectives]] = {}
         for step in steps:
-            if (found := self._split(step.value)) is not None:
-                alike.setdefault(found[0], []).append((step, found[1]))
-        return len(steps) - sum(self._keep(number, found) for number, found in alike.items())
+            alike.setdefault(_read_number(step.text), []).append(step)
+        return len(steps) - sum(self._read_alike(number, each) for number, each in alike.items())
 
-    def _split(self, value: object) -> tuple[int, _Lists] | None:
-        """The number of an order, and the lists. None: it is unknown, or they have other lengths."""
+    def _read_alike(self, number: int, steps: Sequence[ReadCollectives]) -> int:
+        """Steps of one order; returns of how many they are valid."""
+        if (times_ns := self._parse(number, steps)) is not None:
+            return self._keep(number, steps, *times_ns)
+        found = [(step, lists) for step in steps if (lists := self._split(number, step.text)) is not None]
+        return self._keep_lists(number, found) if found else 0
+
+    def _parse(self, number: int, steps: Sequence[ReadCollectives]) -> tuple[IntArray, FloatArray, FloatArray] | None:
+        """As for `_keep`, where each record has nothing but whole numbers and nulls, as many as there should be; else
+        None."""
+        order = self._orders.get(number, ())
+        if not order or any(issue.kind is CollectiveKind.ALL_TO_ALL for issue in order):
+            return None
+        forms, placed = _list_forms(len(order)), dict[bytes, list[int]]()
+        for at, step in enumerate(steps):
+            form = step.text.replace(b"null", b"").translate(None, b"0123456789")
+            if form not in forms:
+                return None
+            placed.setdefault(form, []).append(at)
+        times_ns = np.full((3, len(steps), len(order)), np.nan)
+        for form, rows in placed.items():
+            parts, nothing = forms[form]
+            texts = [steps[row].text.replace(nothing, b"]").translate(None, b"[]").partition(b",")[2] for row in rows]
+            numbers = parse_numbers(texts, len(parts) * len(order))
+            if numbers is None:
+                return None
+            times_ns[np.ix_(parts, rows)] = numbers.reshape(len(rows), len(parts), len(order)).swapaxes(0, 1)
+        return (times_ns[0].astype(np.int64), times_ns[1], times_ns[2]) if (times_ns[0] < MAX_EXACT).all() else None
+
+    def _split(self, number: int, text: bytes) -> _Lists | None:
+        """The lists. None: the order is unknown, or they have other lengths."""
+        try:
+            value = load_json(text)
+        except (ValueError, RecursionError):
+            return None
         received: object = None
         if isinstance(value, list) and value and isinstance(value[-1], dict):
             value, received = value[:-1], value[-1].get("received")
         match value:
-            case [int(number), list() as steps_ns, list() | None as lasted, list() | None as exposed, *device]:
+            case [int(), list() as steps_ns, list() | None as lasted, list() | None as exposed, *device]:
                 size = -1 if (order := self._orders.get(number)) is None else len(order)
                 lasted = [None] * size if lasted is None else lasted
                 exposed = [None] * size if exposed is None else exposed
                 if len(steps_ns) == len(lasted) == len(exposed) == size:
-                    return number, _Lists(steps_ns, lasted, exposed, device, received)
+                    return _Lists(steps_ns, lasted, exposed, device, received)
         return None
 
-    def _keep(self, number: int, found: Sequence[tuple[ReadCollectives, _Lists]]) -> int:
-        """Keeps the valid ones of steps of one order; returns how many that are."""
-        order, times = self._orders[number], [(lists.lasted_ns, lists.exposed_ns) for _, lists in found]
-        shape = len(found), len(order)
+    def _keep_lists(self, number: int, found: Sequence[tuple[ReadCollectives, _Lists]]) -> int:
+        """As `_keep`, of lists that may hold anything."""
+        times = [(lists.lasted_ns, lists.exposed_ns) for _, lists in found]
+        shape = len(found), len(self._orders[number])
         try:
             _require_types({int}, (lists.steps_ns for _, lists in found))
             _require_types({int, NoneType}, chain.from_iterable(times))
             steps_ns = np.array([lists.steps_ns for _, lists in found], dtype=np.int64).reshape(shape)
             lasted_ns, exposed_ns = np.array(times, dtype=np.float64).reshape(shape[0], 2, shape[1]).swapaxes(0, 1)
         except (TypeError, OverflowError):  # of one of them
-            return 0 if len(found) == 1 else sum(self._keep(number, [each]) for each in found)
-        begin_ns, room_ns = np.array([(step.begin_ns, step.room_ns) for step, _ in found]).T
+            return 0 if len(found) == 1 else sum(self._keep_lists(number, [each]) for each in found)
+        beside = [lists for _, lists in found]
+        return self._keep(number, [step for step, _ in found], steps_ns, lasted_ns, exposed_ns, beside)
+
+    def _keep(
+        self, number: int, steps: Sequence[ReadCollectives], steps_ns: IntArray, lasted_ns: FloatArray,
+        exposed_ns: FloatArray, beside: Sequence[_Lists] = (),
+    ) -> int:  # fmt: skip
+        """Keeps the valid ones of steps of one order; returns how many that are.
+
+        Args:
+            number: Of the order.
+            steps: Where they are.
+            steps_ns: From the begin of the step, or from the collective before, to each, ``[num_steps,
+                num_collectives]``; so are the next two.
+            lasted_ns: From there to its end. NaN: not seen.
+            exposed_ns: How long the rank waited. NaN: not known.
+            beside: What else their records hold. Empty: nothing.
+        """
+        order = self._orders[number]
+        begin_ns, room_ns = np.array([(step.begin_ns, step.room_ns) for step in steps]).T
         valid = begin_ns >= 0
         for part in (steps_ns, lasted_ns, exposed_ns):
             valid &= ~((part < 0) | (part >= MAX_EXACT)).any(axis=1)
@@ -362,8 +415,8 @@ class CollectiveReader:
         arrival_ns = begin_ns[:, None] + steps_ns.cumsum(axis=1)
         places = [at for at, issue in enumerate(order) if issue.kind is CollectiveKind.ALL_TO_ALL]
         brought: list[list[list[float]]] = []
-        for at in np.flatnonzero(valid).tolist() if places or any(lists.device for _, lists in found) else ():
-            step, lists = found[at]
+        for at in np.flatnonzero(valid).tolist() if places or any(lists.device for lists in beside) else ():
+            step, lists = steps[at], beside[at]
             bytes_here = _place_received(places, lists.received, len(order)) if places else []
             timed = step.on_device.read(lists.device, len(order)) if lists.device else None
             if bytes_here is None or (lists.device and timed is None):
@@ -377,7 +430,7 @@ class CollectiveReader:
             if places:
                 table = np.concatenate([table, np.array(brought).swapaxes(0, 1)])
             self._tables.setdefault(number, []).append(table)
-            self._steps.setdefault(number, []).extend(found[at][0].step for at in np.flatnonzero(valid).tolist())
+            self._steps.setdefault(number, []).extend(steps[at].step for at in np.flatnonzero(valid).tolist())
         return int(valid.sum())
 
     def forget(self, steps: Sequence[int]) -> None:
@@ -432,6 +485,26 @@ class CollectiveReader:
                 if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or is_whole(size_bytes, MAX_EXACT)):
                     return IssuedCollective(CollectiveKind(kind), group, Phase(phase), size_bytes)
         return None
+
+
+@functools.cache
+def _list_forms(size: int) -> dict[bytes, tuple[list[int], bytes]]:
+    """What is left of a record's text without digits and nulls, where it has no more than `_Lists` of a host: the parts
+    that are given, and what stands in place of the others behind the bracket that ends a list."""
+    times = b"[" + (size - 1) * b"," + b"]"
+    return {
+        b"[," + b",".join([times, times if lasts else b"", times if waits else b""]) + b"]": (
+            [0, *([1] if lasts else []), *([2] if waits else [])],
+            b"],null" if lasts or waits else b"],null,null]",
+        )
+        for lasts in (True, False) for waits in (True, False)
+    }  # fmt: skip
+
+
+def _read_number(text: bytes) -> int:
+    """The number of the order with which a record begins; -1: with none."""
+    number = text[1:].partition(b",")[0]
+    return int(number) if number.isdigit() and len(number) < 10 else -1
 
 
 def _place_received(places: Sequence[int], received: object, size: int) -> list[list[float]] | None:
