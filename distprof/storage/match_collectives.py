@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.run import COLUMN, UNEVEN_KINDS, Clock, CollectiveKind, Collectives, Phase, make_rows, name_ranks
 from distprof.storage.collective_records import GroupInfo, RankCollectives
+from distprof.storage.row_table import find_table
 
 Item = tuple[CollectiveKind, int | None]
 Shape = tuple[Item, ...]
@@ -61,8 +62,10 @@ def align_rows(own: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray, tuple
     left_out = len(axis) - room
     if left_out > 0:
         axis = np.sort(axis[np.argsort(-shared, kind="stable")[:room]])
-    if left_out <= 0 and len(own) == 1 and np.array_equal(axis, numbers[0]):
-        return axis, own[0][np.newaxis], ()  # rows may be very many
+    if left_out <= 0 and all(np.array_equal(axis, steps) for steps in numbers):
+        table = own[0][np.newaxis] if len(own) == 1 else find_table(own)
+        if table is not None:  # rows may be very many
+            return axis, table, ()
     rows = make_rows(len(own), len(axis))
     for position, (steps, filled) in enumerate(zip(numbers, own, strict=True)):
         there = np.isin(steps, axis)

@@ -29,6 +29,7 @@ from distprof.storage.operation_records import join_operations
 from distprof.storage.probes_file import read_probes
 from distprof.storage.rank_stream import read_stream
 from distprof.storage.rotation import cut_to_common, strip_earlier
+from distprof.storage.row_table import RowTable
 from distprof.storage.safe_open import open_file, open_folder
 from distprof.storage.stream_part import RankStream
 from distprof.storage.whole_file import read_object, write_json
@@ -45,7 +46,7 @@ StreamOrError = RankStream | DataError | OSError
 """One rank's stream, or why it cannot be read."""
 ReadOne = Callable[[Path, int], RankStream]
 """Reads a stream, given its path and the descriptor of its folder."""
-ReadEach = Callable[[ReadOne, Sequence[Path], int], Iterable[StreamOrError]]
+ReadEach = Callable[[ReadOne, Sequence[Path], int], Iterable[tuple[int, StreamOrError]]]
 """Reads all streams of a folder, in order, by `try_read`."""
 
 
@@ -153,7 +154,8 @@ def read_run(folder: Path, read: ReadOne | None = None, read_each: ReadEach | No
     Args:
         folder: The run folder.
         read: Reads one rank's stream, given the descriptor of its folder. None: all of it.
-        read_each: Has that done for each rank. None: one after the other.
+        read_each: Has that done for each rank, and yields its place among them with what was read, in any order. None:
+            one after the other.
 
     Raises:
         DataError: It is not a run folder, or files contradict each other.
@@ -175,8 +177,8 @@ def _read_all(path: Path, inside: int) -> RankStream:
     return read_stream(path, inside=inside)
 
 
-def _read_in_turn(read: ReadOne, paths: Sequence[Path], inside: int) -> Iterator[StreamOrError]:
-    return (try_read(read, path, inside) for path in paths)
+def _read_in_turn(read: ReadOne, paths: Sequence[Path], inside: int) -> Iterator[tuple[int, StreamOrError]]:
+    return ((place, try_read(read, path, inside)) for place, path in enumerate(paths))
 
 
 def try_read(read: ReadOne, path: Path, inside: int) -> StreamOrError:
@@ -190,7 +192,7 @@ def try_read(read: ReadOne, path: Path, inside: int) -> StreamOrError:
 def _read_streams(
     ranks: Path,
     root: int,
-    read_each: Callable[[Sequence[Path], int], Iterable[StreamOrError]],
+    read_each: Callable[[Sequence[Path], int], Iterable[tuple[int, StreamOrError]]],
     check: Callable[[Path, int, StreamOrError], RankStream | None],
     warnings: list[str],
 ) -> dict[int, RankStream]:
@@ -199,8 +201,12 @@ def _read_streams(
     try:
         with open_folder(ranks, inside=root) as inside:
             paths = [ranks / name for name in list_streams(inside, warnings)]
-            for path, read in zip(paths, read_each(paths, inside), strict=True):
-                stream = check(path, inside, read)
+            table, found = RowTable(len(paths)), dict[int, StreamOrError]()
+            for place, read in read_each(paths, inside):
+                kept = read if isinstance(read, Exception) else replace(read, rows=table.place(place, read.rows))
+                found[place] = kept
+            for place, path in enumerate(paths):
+                stream = check(path, inside, found.pop(place))
                 if stream is not None:
                     streams[stream.info.rank] = stream
     except FileNotFoundError:

@@ -23,7 +23,8 @@ from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo, Segments
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
-from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives, ReadCollectives
+from distprof.storage.collective_reader import CollectiveReader, DeviceStep, ReadCollectives
+from distprof.storage.collective_records import RankCollectives
 from distprof.storage.gpu_records import GpuReader
 from distprof.storage.operation_records import OperationReader
 from distprof.storage.rank_records import (

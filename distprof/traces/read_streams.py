@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distprof.storage.run_folder import ReadEach, ReadOne, StreamOrError, try_read
@@ -19,7 +19,7 @@ def read_in_processes(on_progress: Progress) -> ReadEach:
     """Reads streams in as many processes as there are cores; ``on_progress`` is told how many are read, and of how
     many."""
 
-    def read_each(read: ReadOne, paths: Sequence[Path], inside: int) -> list[StreamOrError]:
+    def read_each(read: ReadOne, paths: Sequence[Path], inside: int) -> Iterator[tuple[int, StreamOrError]]:
         workers = _count_workers(paths, inside)
         tasks = [(read, path, inside) for path in paths]
         return run_each(try_read, tasks, on_progress, "local" if workers > 1 else None, workers)

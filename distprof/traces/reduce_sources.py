@@ -7,7 +7,7 @@ small trace.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,10 +114,13 @@ def _reduce_tasks(
     sizes = [sum(source.size_bytes for source in task) for task in tasks]
     own = any(source.url is not None and source.url.text.startswith("memory://") for task in tasks for source in task)
     if executor in (None, "local") and (workers < 2 or sum(sizes) < MIN_PARALLEL_BYTES or own):
-        return run_each(reduce_task, [(task, names, __version__) for task in tasks], on_progress)
+        done = run_each(reduce_task, [(task, names, __version__) for task in tasks], on_progress)
+        return [found for _, found in done]
     order = sorted(range(len(tasks)), key=lambda place: -sizes[place])
     calls = [(tuple(map(_name_everywhere, tasks[place])), names, __version__) for place in order]
-    results = dict(zip(order, run_each(reduce_task, calls, on_progress, executor or "local", workers), strict=True))
+    results = {
+        order[at]: found for at, found in run_each(reduce_task, calls, on_progress, executor or "local", workers)
+    }
     return [results[place] for place in range(len(tasks))]
 
 
@@ -127,26 +130,24 @@ def run_each(
     on_progress: Progress,
     executor: str | None = None,
     workers: int = 1,
-) -> list[T]:
-    """What ``work`` returns for each task, in their order.
+) -> Iterator[tuple[int, T]]:
+    """What ``work`` returns for each task, and the task's place, as each is done.
 
     Args:
         work: As of `distprof.traces.executors.run_tasks`.
         tasks: As there.
         on_progress: Told how many are done.
-        executor: As there. None: this process does them, one after the other.
+        executor: As there. None: this process does them, one after the other, in their order.
         workers: As there.
     """
-    results: dict[int, T] = {}
     done: Iterable[tuple[int, T]] = ((place, work(*task)) for place, task in enumerate(tasks))
     if executor is not None:
         from distprof.traces.executors import run_tasks  # what it imports cannot be had when Python ends
 
         done = run_tasks(executor, work, tasks, workers)
-    for place, result in done:
-        results[place] = result
-        on_progress(len(results), len(tasks))
-    return [results[place] for place in range(len(tasks))]
+    for count, item in enumerate(done, start=1):
+        on_progress(count, len(tasks))
+        yield item
 
 
 def _name_everywhere(source: Source) -> Source:

@@ -1,0 +1,45 @@
+"""The rows of all ranks, put into one table as they are read: large runs have no room for having them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distprof.facts.arrays import FloatArray
+
+
+class RowTable:
+    """Has room for as many rows of each rank as the first that is read has; other ranks' rows stay where they are."""
+
+    def __init__(self, num_ranks: int) -> None:
+        """Takes no room yet."""
+        self._num_ranks = num_ranks
+        self._table: FloatArray | None = None
+        self._tried = False
+
+    def place(self, position: int, rows: FloatArray) -> FloatArray:
+        """A rank's rows, ``[num_rows, ROW_WIDTH]``, in the table if they fit."""
+        if not self._tried and len(rows):
+            self._tried = True
+            try:
+                self._table = np.empty((self._num_ranks, *rows.shape))  # takes memory where it is written to
+            except MemoryError:  # one rank has far more rows than the others can have
+                return rows
+        if self._table is None or rows.shape != self._table.shape[1:]:
+            return rows
+        placed: FloatArray = self._table[position]
+        placed[:] = rows
+        return placed
+
+
+def find_table(own: Sequence[FloatArray]) -> FloatArray | None:
+    """The table that the rows of all ranks are in, in this order and with nothing between, ``[num_ranks, num_rows,
+    ROW_WIDTH]``. None: they are not in one."""
+    table: Any = own[0].base if own else None
+    if not isinstance(table, np.ndarray) or table.ndim != 3 or len(table) != len(own):
+        return None
+    there = (rows.base is table and rows.ctypes.data == each.ctypes.data for rows, each in zip(own, table, strict=True))
+    found: FloatArray | None = table if all(there) else None
+    return found
