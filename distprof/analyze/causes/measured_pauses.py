@@ -52,6 +52,10 @@ def _detect(
     """On a device's clock it is not known which pauses the device waits for."""
     if cycles.clock is not Clock.HOST or cycles.span > 1:
         return [], unexplained
+    run = unexplained.measured_steps.run
+    in_all_ns = sum(np.nansum(run.column(name)[cycles.positions], axis=1) for _, name in columns)
+    if np.max(in_all_ns) < _compute_least(cycles, unexplained):
+        return [], unexplained
     taken_ns = take_columns(unexplained.measured_steps, columns, cycles.positions, cycles.steps, cycles.tail_phases)
     return take_out(cycles, unexplained, taken_ns, kind, reason)
 
@@ -64,14 +68,15 @@ def take_out(
     Args:
         cycles: The waits between which they did.
         unexplained: The own times that nothing explains yet.
-        taken_ns: What they measured, ``[num_ranks, num_cycles, len(OWN_PARTS)]``.
+        taken_ns: What they measured, ``[num_ranks, num_cycles, len(OWN_PARTS)]``; it is changed.
         kind: Of the cause.
         reason: Why it is named.
     """
-    taken_ns = np.minimum(taken_ns, np.nan_to_num(unexplained.phase_ns))
+    np.fmin(taken_ns, unexplained.phase_ns, out=taken_ns)
+    taken_ns[np.isnan(unexplained.phase_ns)] = 0.0
     events = taken_ns.sum(axis=2) > EVENT_RATIO * unexplained.usual_cycle_ns
     taken_ns[~events] = 0.0
-    if taken_ns.sum(axis=(1, 2)).max() < MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * len(cycles.steps):
+    if taken_ns.sum(axis=(1, 2)).max() < _compute_least(cycles, unexplained):
         return [], unexplained
     work_ns = {
         row: _locate(cycles, unexplained.work_ns[row], taken_ns[row])
@@ -88,6 +93,11 @@ def take_out(
         reason=reason,
     )  # fmt: skip
     return [candidate], structs.replace(unexplained, phase_ns=unexplained.phase_ns - taken_ns, work_ns=left_ns)
+
+
+def _compute_least(cycles: SyncCycles, unexplained: Unexplained) -> float:
+    """What a rank must lose in all cycles to be worth a candidate, ns."""
+    return MIN_TAKEN_RATIO * unexplained.usual_cycle_ns * len(cycles.steps)
 
 
 def _locate(cycles: SyncCycles, own_ns: FloatArray, taken_ns: FloatArray) -> FloatArray:

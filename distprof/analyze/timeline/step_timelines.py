@@ -83,7 +83,8 @@ def _choose_ranks(measured_steps: MeasuredSteps, timing: Timing, named: Sequence
         return [*present.tolist()]
     own_ns = np.nan_to_num(compute_own_times(measured_steps, timing)[present])
     by_time = present[np.argsort(own_ns, kind="stable")].tolist()
-    first = [position for position in present.tolist() if measured_steps.numbers[position] in named]
+    numbers = measured_steps.numbers
+    first = [position for position in present.tolist() if numbers[position] in named]
     spread = [by_time[at] for at in np.linspace(0, len(by_time) - 1, MAX_LANES).astype(int)]
     return [*dict.fromkeys([*first, by_time[-1], by_time[0], by_time[len(by_time) // 2], *spread])][:MAX_LANES]
 
