@@ -22,6 +22,8 @@ values, for uniform ones and for heavy tails such as Laplace's or Student's t wi
 MIN_STRETCH = 8
 """Cycles; a shorter stretch says nothing about a rank."""
 MAX_CHANGES = 3
+FEW_RANKS = 3
+"""Up to so many, what one of them changes by is most of the median rank's spread."""
 MIN_DEGREES_OF_FREEDOM = 1.0
 MEDIAN_EFFICIENCY, MOST_SERIES = 0.64, 5
 """So many of the other ranks tell as much of a spread as their median does; more than five may not be like this one."""
@@ -84,7 +86,8 @@ def describe_excess(excess_ns: FloatArray, memory: StepMemory | None = None) -> 
     memory = memory or estimate_memory(excess_ns)
     inflation = memory.compute_inflation(cycles)
     steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory.lag1_autocorrelation))
-    whole = mad_sigma(excess_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
+    steady_ns = take_out_jumps(excess_ns) if len(excess_ns) <= FEW_RANKS else excess_ns
+    whole = mad_sigma(steady_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, fast_median(whole))
     worth = 0.5 * cycles / inflation  # of the variance of a mean that a first-order autoregression implies

@@ -72,7 +72,10 @@ MAX_CANDIDATES = 4
 MIN_TURNS = 3
 """Two events are always some period apart."""
 MAX_JUMPS, JUMP_SPREADS = 2, 6.0
-"""Stretches of another level in a series; and robust standard deviations about the levels, by which these differ."""
+"""Stretches of another level in a series; and robust standard deviations about the levels, by which these differ ..."""
+JUMP_GAIN, LEAST_JUMP_SPREADS = 32.0, 1.0
+"""... or by which they differ at least, if the series is likelier by so much without: twice the logarithm of the ratio.
+Of 1,500 series of each kind, drifting or not, of 50 to 400 steps, 1 to 4 are."""
 
 
 def share_alpha(test: str) -> float:
@@ -138,11 +141,8 @@ def estimate_memory(values: FloatArray) -> StepMemory:
     if models is None:
         none = np.zeros(1)
         return StepMemory(share_ratio=none, autocorrelation=none, weight=none + 1)
-    transformed = np.fft.rfft(np.concatenate([cut, cut[:, ::-1]], axis=1), axis=1)[:, 1:number]
-    pooled = midmean(np.cbrt(np.abs(transformed) ** 2).T) ** 3  # a few odd series do not move it
-    # The scale that fits best is the mean of the ratios, which leaves this of the likelihood.
-    misfit = np.log((np.add.reduceat(pooled, models.starts) / models.expected).sum(axis=1)) * (number - 1)
-    misfit += np.log(models.expected) @ models.counts
+    pooled = midmean(np.cbrt(_compute_powers(cut)).T) ** 3  # a few odd series do not move it
+    misfit = _compute_misfit(pooled[np.newaxis], models)[0]
     independent = POOLED_EFFICIENCY * max(len(cut) - 1, 1)  # each is compared with the others
     weight = models.prior * np.exp(-0.5 * independent * (misfit - misfit.min()))
     kept = weight > MIN_WEIGHT * weight.max()
@@ -152,25 +152,57 @@ def estimate_memory(values: FloatArray) -> StepMemory:
     )  # fmt: skip
 
 
+def _compute_powers(values: FloatArray) -> FloatArray:
+    """Of the cosine transform, at all frequencies but 0, ``[num_series, num_steps - 1]``."""
+    transformed = np.fft.rfft(np.concatenate([values, values[:, ::-1]], axis=1), axis=1)[:, 1 : values.shape[1]]
+    powers: FloatArray = np.abs(transformed) ** 2
+    return powers
+
+
+def _compute_misfit(powers: FloatArray, models: _Models) -> FloatArray:
+    """How unlikely each memory makes each series: twice the negative logarithm of the likelihood, but for a constant,
+    ``[num_series, num_models]``. The scale that fits best is the mean of the ratios, which leaves this of it."""
+    ratios = np.add.reduceat(powers, models.starts, axis=1) @ (1 / models.expected).T
+    misfit: FloatArray = np.log(ratios) * models.counts.sum() + np.log(models.expected) @ models.counts
+    return misfit
+
+
 def take_out_jumps(values: FloatArray) -> FloatArray:
     """At most `MOST_SERIES` of the series, evenly spaced, without the jumps to another level, and back, that no drift
     makes; else a rank that becomes slow in mid-run looks as if it drifted. A stretch of another level lies between the
-    least and the greatest sum of the series so far, in which far values are cut. Source: Olshen and others (2004),
-    Biostatistics 5, circular binary segmentation."""
+    least and the greatest sum of the series so far, in which far values are cut. It is taken out if it is far larger
+    than what is left varies, or if no memory makes the series nearly as likely with it as some does without. Source:
+    Olshen and others (2004), Biostatistics 5, circular binary segmentation."""
     left = values[:: -(-len(values) // MOST_SERIES)].copy()
     for _ in range(MAX_JUMPS):
         through = np.cumsum(np.pad(standardise(left), ((0, 0), (1, 0))), axis=1)
         ends = np.sort([through.argmin(axis=1), through.argmax(axis=1)], axis=0).T
+        levels = np.zeros_like(left)
         for row, (first, end) in enumerate(ends.tolist()):
             inside = np.zeros(left.shape[1], dtype=bool)
             inside[first:end] = True
-            if inside.all() or not inside.any():
-                continue
-            levels = np.where(inside, fast_median(left[row, inside]), fast_median(left[row, ~inside]))
-            rest = left[row] - levels
-            if np.ptp(levels) > JUMP_SPREADS * float(mad_sigma(rest)):
-                left[row] = rest
+            if inside.any() and not inside.all():
+                levels[row] = np.where(inside, fast_median(left[row, inside]), fast_median(left[row, ~inside]))
+        rest = left - levels
+        spread = mad_sigma(rest)
+        jumps = np.ptp(levels, axis=1) > JUMP_SPREADS * spread
+        jumps |= _measure_gain(rest, levels, spread) > JUMP_GAIN
+        left[jumps] = rest[jumps]
     return left
+
+
+def _measure_gain(rest: FloatArray, levels: FloatArray, spread: FloatArray) -> FloatArray:
+    """By how much series are likelier without their levels, each with the memory that fits it best, ``[num_series]``:
+    twice the difference of the logarithms; far values are cut."""
+    gain, known = np.zeros(len(rest)), (spread > 0) & (np.ptp(levels, axis=1) > LEAST_JUMP_SPREADS * spread)
+    models = _list_models(rest.shape[1] if rest.shape[1] > MANY_SERIES and known.any() else 0)
+    if models is None:
+        return gain
+    cut = standardise(rest[known])
+    before = cut + (levels[known] - levels[known].mean(axis=1, keepdims=True)) / spread[known, None]
+    misfits = (_compute_misfit(_compute_powers(series), models).min(axis=1) for series in (before, cut))
+    gain[known] = np.subtract(*misfits)
+    return gain
 
 
 class _Models(Struct, frozen=True, kw_only=True):
