@@ -92,6 +92,15 @@ def _change(draws: Draws, num_steps: int, *, strategy: str, ends: str) -> Simula
     return add(job, *{"changes": (first, then), "begins": (then,), "ends": (first,)}[ends])
 
 
+def _begin_in_two(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
+    """One of two ranks that share a machine with other work becomes slow in mid-run, by a third to all of a phase."""
+    job = make_plain(strategy, 2, jitter_ratio=0.08, speed_ratio=0.02, speed_autocorrelation=0.9)
+    phase = pick(draws, (Phase.FORWARD, Phase.BACKWARD))
+    delay_ns = draws.uniform(1 / 3, 1) * job.phase_ns[phase]
+    at = round(num_steps * draws.uniform(0.35, 0.65))
+    return add(job, Delay(rank=int(draws.integers(2)), phase=phase, delay_ns=delay_ns, first_step=at))
+
+
 def _hide(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     """One rank is late between two buckets, while the others' gradients keep the network busy anyway."""
     job = make_plain(strategy, transfer_ns=80 * MS, num_buckets=8)
@@ -160,7 +169,7 @@ UNUSUAL_ROWS: tuple[Row, ...] = (
     ),
     *_rows(
         "a change half-way", ("changes", _change, {"ends": "changes"}), ("begins", _change, {"ends": "begins"}),
-        ("ends", _change, {"ends": "ends"}),
+        ("ends", _change, {"ends": "ends"}), ("begins-2", _begin_in_two, {}),
     ),
     Row(name="ddp-hidden", group="hidden by overlap", make=functools.partial(_hide, strategy="ddp"), hidden=True),
     *_rows("unequal data", ("data", _draw_data, {"beside": False}), ("data-and-rank", _draw_data, {"beside": True})),

@@ -77,3 +77,19 @@ def test_all_causes_together_are_as_sure_as_each_where_they_act_in_different_str
     assert len(parts) == 2
     assert together.high - together.low <= 1.2 * sum(part.high - part.low for part in parts)
     assert together.low <= lost_ns[1:].mean() / step_ns[1:].mean() <= together.high
+
+
+@pytest.mark.parametrize("delay_ms", [20, 0])
+def test_of_two_ranks_on_cores_that_drift_the_one_that_becomes_slow_is_named(delay_ms: int) -> None:
+    """Half of a backward, which varies by 8 % from step to step: each rank's excess is the other's, and both change."""
+    job = SimulatedJob(
+        num_ranks=2, num_steps=NUM_STEPS, jitter_ratio=0.08, speed_ratio=0.02, speed_autocorrelation=0.9,
+        delays=(Delay(rank=1, phase=Phase.BACKWARD, delay_ns=delay_ms * MS, first_step=60),),
+    )  # fmt: skip
+    for seed in range(4):
+        report = analyze(simulate(job, seed=seed).run)
+        found = (report.verdict.rank, report.verdict.phase)
+        assert found == ((1, "backward") if delay_ms else (None, None))
+        if delay_ms:
+            (cause,) = [item for item in report.causes.causes if item.rank == 1] if report.causes else []
+            assert cause.first_step == pytest.approx(60, abs=2) and cause.late_ns == pytest.approx(20 * MS, rel=0.15)

@@ -27,6 +27,7 @@ from distprof.analyze.stats.significance import (
     share_alpha,
     t_quantile,
     t_survival,
+    take_out_jumps,
 )
 from distprof.analyze.stats.statistics import medians_of_others
 from distprof.facts.arrays import FloatArray
@@ -49,6 +50,27 @@ def test_the_inflation_by_hand() -> None:
     assert ar1_variance_inflation(half, 2) == pytest.approx(1.5)
     assert ar1_variance_inflation(half, 3) == pytest.approx(1 + 2 * (2 / 3 * 0.5 + 1 / 3 * 0.25))
     assert ar1_variance_inflation(others, 50)[0] == 1 and ar1_variance_inflation(others, 1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("share", "begin"), [(0.0, 75), (0.3, 75), (0.0, 110)])
+def test_a_level_that_no_memory_explains_is_taken_out(share: float, begin: int) -> None:
+    """Five standard deviations from some step on, less than `JUMP_SPREADS`, of independent steps and such that drift."""
+    fresh, drifting = (make_series(phi, ranks=40, steps=150, seed=seed) for seed, phi in ((1, 0.0), (2, 0.9)))
+    series = np.sqrt(1 - share) * fresh + np.sqrt(share) * drifting
+    jumped = series + 5.0 * (np.arange(150) >= begin)
+    left = take_out_jumps(jumped)
+    change = np.abs(left[:, begin:].mean(axis=1) - left[:, :begin].mean(axis=1))
+    assert (change < 1.5).sum() >= 35 and (change > 3.5).sum() == 40 - (change < 1.5).sum()
+
+
+@pytest.mark.parametrize("autocorrelation", [0.0, 0.8, 0.97])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_no_drift_is_taken_for_a_level(autocorrelation: float, share: float) -> None:
+    fresh, drifting = (
+        make_series(phi, ranks=60, steps=150, seed=seed) for seed, phi in ((3, 0.0), (4, autocorrelation))
+    )
+    series = np.sqrt(1 - share) * fresh + np.sqrt(share) * drifting
+    assert (take_out_jumps(series) != series).any(axis=1).sum() <= 1
 
 
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.3, 0.6, 0.9])
