@@ -54,7 +54,7 @@ def test_the_inflation_by_hand() -> None:
 
 @pytest.mark.parametrize(("share", "begin"), [(0.0, 75), (0.3, 75), (0.0, 110)])
 def test_a_level_that_no_memory_explains_is_taken_out(share: float, begin: int) -> None:
-    """Five standard deviations from some step on, less than `JUMP_SPREADS`, of independent steps and such that drift."""
+    """Five standard deviations from some step on, less than `JUMP_SPREADS`, of steps that are independent or drift."""
     fresh, drifting = (make_series(phi, ranks=40, steps=150, seed=seed) for seed, phi in ((1, 0.0), (2, 0.9)))
     series = np.sqrt(1 - share) * fresh + np.sqrt(share) * drifting
     jumped = series + 5.0 * (np.arange(150) >= begin)
