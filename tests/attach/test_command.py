@@ -56,6 +56,18 @@ def test_a_command_line_is_read(
     assert expected.name == ("k=v" if "=" in target else "train")
 
 
+def test_what_cannot_begin_says_why_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("distprof.start", fail)
+    import torch  # noqa: F401 the script has
+
+    watch = command.Watch(Request(options={}, target="train.py", is_module=False, arguments=()))
+    watch.end()
+    assert capsys.readouterr().err == "distprof: nothing is recorded: RuntimeError: no such thing\n"
+
+
 @pytest.mark.parametrize("line", ["", "--", "name=x", "-m", "--nproc 2", "-- --x"])
 def test_a_command_line_without_a_script_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="script"):

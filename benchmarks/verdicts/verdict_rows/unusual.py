@@ -95,7 +95,7 @@ def _change(draws: Draws, num_steps: int, *, strategy: str, ends: str) -> Simula
 def _begin_in_two(draws: Draws, num_steps: int, *, strategy: str) -> SimulatedJob:
     """One of two ranks that share a machine with other work becomes slow in mid-run, by a third to all of a phase."""
     job = make_plain(strategy, 2, jitter_ratio=0.08, speed_ratio=0.02, speed_autocorrelation=0.9)
-    phase = pick(draws, (Phase.FORWARD, Phase.BACKWARD))
+    phase = (Phase.FORWARD, Phase.BACKWARD)[int(draws.integers(2))]
     delay_ns = draws.uniform(1 / 3, 1) * job.phase_ns[phase]
     at = round(num_steps * draws.uniform(0.35, 0.65))
     return add(job, Delay(rank=int(draws.integers(2)), phase=phase, delay_ns=delay_ns, first_step=at))

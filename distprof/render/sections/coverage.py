@@ -106,9 +106,8 @@ def describe_device_clocks(report: Report) -> str:
 
 
 def describe_overhead(overhead: OverheadReport | None) -> str:
-    """The cost with its interval: ``costs 0.4 % of a recorded step (0 % to 1.1 %, 12 shadow steps)``.
-
-    If recording costs nothing, noise makes the measured ratio negative half of the time; that is shown as 0.
+    """The cost with its interval: ``costs 0.9 % of a recorded step (0.4 % to 1.3 %, 12 shadow steps)``; or, where noise
+    may be all of it, how much it is at most.
     """
     if overhead is None:
         return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
@@ -116,5 +115,7 @@ def describe_overhead(overhead: OverheadReport | None) -> str:
     steps += ", device clock" if overhead.clock == Clock.DEVICE else ""
     if overhead.high_ratio <= 0:
         return f"costs nothing measurable ({steps})"
-    cost, low = (format_ratio(max(value, 0.0)) for value in (overhead.ratio, overhead.low_ratio))
-    return f"costs {cost} of a recorded step ({low} to {format_ratio(overhead.high_ratio)}, {steps})"
+    cost, low, high = map(format_ratio, (overhead.ratio, overhead.low_ratio, overhead.high_ratio))
+    if overhead.low_ratio <= 0:
+        return f"costs at most {high} of a recorded step, by {steps}, which cannot tell it from nothing"
+    return f"costs {cost} of a recorded step ({low} to {high}, {steps})"

@@ -23,6 +23,7 @@ from distprof.report.wait_report import Spread
 TEXT_LIMIT = 300
 MAX_DEVICE_NAMES = 3
 NOTABLE_BETWEEN_RATIO = 0.01
+MOST_RATIO = 0.5
 """Share of the step time that lies between steps, from which on the headline says so."""
 
 
@@ -113,7 +114,9 @@ def describe_busiest(report: Report) -> str:
         )
     where = "in no single phase more than the others"
     if busiest.phase is not None:
-        where = f"most of it in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
+        most = (busiest.phase_excess_ns or 0.0) >= MOST_RATIO * (busiest.excess_ns or 0.0)
+        part = "most of it" if most else "the largest part of it"
+        where = f"{part} in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
     return (
         f"{which}{name_rank(report, busiest.rank)} spends {format_time(busiest.own_ns)} of its own per step, "
         f"{format_time(busiest.excess_ns)} more than the median of the others, {where}"

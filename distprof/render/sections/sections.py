@@ -132,8 +132,8 @@ NOTABLE_IDENTITY_RATIO = 0.001
 NOTABLE_BETWEEN_RATIO = 0.001
 """Share of the cycle from which on the time between steps is shown."""
 BETWEEN_NOTE = (
-    'rows below "step" are the time between steps that is known before {:,} step(s), as a mean over all measured '
-    "steps; a cycle is the step above plus that time, and shares there are of the cycle"
+    'the rows below "step" are the time between steps, which is known before {:,} of them, as a mean per measured '
+    "step; a cycle is the step and that time, and shares in those rows are of the cycle"
 )
 UNKNOWN_NOTE = "own time and waits between steps cannot be distinguished: their parts were not recorded"
 Row = tuple[str, Spread, float | None, Sequence[float | None]]

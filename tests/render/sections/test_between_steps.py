@@ -60,8 +60,8 @@ def test_rows_stand_below_the_step_and_apart() -> None:
         "evaluation", "waits between steps", "between steps", "cycle",
     ]  # fmt: skip
     assert note == (
-        'rows below "step" are the time between steps that is known before 10 step(s), as a mean over all measured '
-        "steps; a cycle is the step above plus that time, and shares there are of the cycle"
+        'the rows below "step" are the time between steps, which is known before 10 of them, as a mean per measured '
+        "step; a cycle is the step and that time, and shares in those rows are of the cycle"
     )
     ruled = [names[index + 1] for index, name in enumerate(names) if name.startswith("\u2500")]
     assert ruled == ["data", "step", "evaluation", "cycle"]

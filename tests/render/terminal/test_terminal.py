@@ -76,6 +76,14 @@ def test_the_straggler_is_one_plain_sentence() -> None:
     )
 
 
+def test_less_than_half_is_not_most_of_it() -> None:
+    report = analyze(make_straggler_run(4, 2, 200.1))
+    assert report.headline.busiest is not None
+    busiest = replace(report.headline.busiest, phase_excess_ns=90.0 * MS)
+    said = describe_busiest(replace(report, headline=replace(report.headline, busiest=busiest)))
+    assert said.endswith("the others, the largest part of it in data (+90.0 ms)")
+
+
 @pytest.mark.parametrize(("delay_ms", "named"), [(4, False), (5, False), (6, True)])
 def test_below_a_twentieth_of_the_step_no_rank_stands_out(delay_ms: float, named: bool) -> None:
     text = describe_busiest(analyze(make_straggler_run(4, 2, delay_ms)))
