@@ -74,6 +74,13 @@ def test_where_nobody_is_named_the_rest_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize(("percent", "first"), [(92.0, True), (40.0, False)])
+def test_a_stall_that_costs_most_of_a_step_comes_first(percent: float, first: bool) -> None:
+    text = describe(JITTER, make_cause(KIND.STALLS, percent, events=1), kind=KIND.JITTER, reason="one or another")
+    assert text.startswith("1 stall of no particular rank costs 92 % of a step (" if first else "no single straggler: ")
+    assert ("; beside that, no single straggler: a different rank is last at each step" in text) == first
+
+
 def test_with_ranks_missing_nothing_is_said_of_costs() -> None:
     text = describe(make_late(3, 12.0), MOVING, lost_ns=None, lost_ratio=None, waited_ns=None)
     assert (
