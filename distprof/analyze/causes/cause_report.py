@@ -244,8 +244,10 @@ def is_confirmed(cycles: SyncCycles, item: CandidateCause) -> bool | None:
 
 
 def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence, ...]:
-    """Own time, waits, and own time in the part that is named, in the cycles that have that part."""
+    """Own time, waits, and own time in the part that is named, in the cycles that have that part. What comes now and
+    then is lost in one step of a cycle: then it is all of a cycle of several that is compared."""
     waits = _mark_waits(cycles, item)
+    whole = cycles.span if item.is_irregular else 1
     found = [
         _compare(item, "own time between waits", cycles.work_ns[:, :, _mark_gaps(item)].sum(axis=2), 1, item.acts),
         _compare(item, "time spent waiting", cycles.blocked_ns[:, :, waits].sum(axis=2), -1, item.acts),
@@ -255,7 +257,14 @@ def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence,
         there = item.acts & own_ns.any(axis=0)  # evaluation, for example, is in some cycles only
         acts = there if there.any() else item.acts
         found.append(_compare(item, f"own time in {item.part}", own_ns, 1, acts))
-    return tuple(found)
+    return tuple(_scale_evidence(each, whole) for each in found) if whole > 1 else tuple(found)
+
+
+def _scale_evidence(evidence: Evidence, steps: int) -> Evidence:
+    return structs.replace(
+        evidence, label=f"{evidence.label}, {steps} steps together", rank_ns=evidence.rank_ns * steps,
+        others_ns=evidence.others_ns * steps,
+    )  # fmt: skip
 
 
 def _mark_gaps(item: CandidateCause) -> BoolArray:
