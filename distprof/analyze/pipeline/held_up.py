@@ -131,6 +131,8 @@ def _describe_part(
     rows = thread.gap & (found.replica == replica) & (found.stage == stage)
     if part in BEFORE:
         rows &= thread.before
+    elif part is Phase.OTHER and recorded.shape[1] == 1:
+        rows &= thread.after
     elif part not in (Phase.OTHER, *PHASES_OF.values()):
         rows &= ~thread.before
     work_ns = recorded.graph.work_ns.copy()

@@ -113,7 +113,8 @@ def _measure_parts(
     """What ranks do outside of forwards and backwards, without waiting; getting data between two steps is data.
 
     What is none of the others is other, where ranks have equals to compare it with. The stages of a single replica
-    have different things to do between their operations: of those, only the time between two steps is compared.
+    have different things to do between their operations: of those, only the time between two steps is compared, and
+    what follows the last forward or backward of a step.
     """
 
     def read(name: str) -> FloatArray:
@@ -125,21 +126,21 @@ def _measure_parts(
     }
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
     parts[Stretch.BETWEEN] = _measure_between(measured_steps, frame).reshape(recorded.shape)
+    gaps = thread.gap if recorded.shape[1] > 1 else thread.after
+    gap_ns = np.bincount(
+        recorded.worker[gaps], weights=recorded.graph.work_ns[gaps], minlength=int(np.prod(recorded.shape))
+    ).reshape(recorded.shape)
     if recorded.shape[1] > 1:
-        gap_ns = np.bincount(
-            recorded.worker[thread.gap], weights=recorded.graph.work_ns[thread.gap],
-            minlength=int(np.prod(recorded.shape)),
-        )  # fmt: skip
         for kind, phase in PHASES_OF.items():  # what the phase holds besides its operations
             rows = recorded.select(kind)
             inside_ns = np.bincount(
-                recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=len(gap_ns)
+                recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=gap_ns.size
             ).reshape(recorded.shape)
             whole_ns = read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns")
-            parts[phase] = np.clip(
-                whole_ns - inside_ns, 0.0, np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
-            )
-        parts[Phase.OTHER] = np.maximum(gap_ns.reshape(recorded.shape) - sum(parts.values()), 0.0)
+            parts[phase] = np.clip(whole_ns - inside_ns, 0.0, np.maximum(gap_ns - sum(parts.values()), 0.0))
+        parts[Phase.OTHER] = np.maximum(gap_ns - sum(parts.values()), 0.0)
+    else:
+        parts[Phase.OTHER] = np.maximum(gap_ns - parts[Phase.OPTIMIZER] - parts[Phase.GRAD_NORM], 0.0)
     return {part: own_ns for part, own_ns in parts.items() if own_ns.any()}
 
 

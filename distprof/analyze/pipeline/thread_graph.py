@@ -39,6 +39,8 @@ class ThreadGraph(Struct, frozen=True, kw_only=True):
     """Nodes that are a rank's own work between its operations, ``[num_operations]``."""
     before: BoolArray
     """Those of them that come before the rank's first forward or backward of the step."""
+    after: BoolArray
+    """Those that come after its last one."""
 
 
 class _Events(Struct, frozen=True, kw_only=True):
@@ -86,12 +88,12 @@ def build_thread_graph(measured_steps: MeasuredSteps, operations: PipelineOperat
     _join_collectives(events, waits, met_ns, after_ns, (event, work_ns, group))
     _join_transfers(operations, events, transfers, (met_ns, after_ns), (event, transfer, waits_for, work_ns, group))
     described = _describe(operations, frame, events, transfers, (met_ns, after_ns), (event, transfer, work_ns))
-    ahead = _is_before_passes(events, slots)
-    is_gap = np.zeros(size, dtype=bool)
+    is_gap, is_before, is_after = np.zeros((3, size), dtype=bool)
     is_gap[gap : gap + number], is_gap[tail : tail + slots] = True, True
-    is_before = np.zeros(size, dtype=bool)
-    is_before[gap : gap + number] = ahead
-    return _sort_by_step(described, (waits_for, group, work_ns), frame, (begin, tail), (is_gap, is_before))
+    is_before[gap : gap + number], is_after[gap : gap + number] = _compare_with_passes(events, slots)
+    is_after[tail : tail + slots] = True
+    marks = is_gap, is_before, is_after
+    return _sort_by_step(described, (waits_for, group, work_ns), frame, (begin, tail), marks)
 
 
 def _list_events(operations: PipelineOperations, frame: StepFrame, waits: CollectiveWaits) -> _Events:
@@ -288,12 +290,15 @@ def _number(slot: IntArray, kind: IntArray) -> IntArray:
     return numbers
 
 
-def _is_before_passes(events: _Events, slots: int) -> BoolArray:
-    """Whether a gap comes before the first forward or backward of its rank and step, ``[num_events]``."""
-    first = np.full(slots, len(events.slot))
+def _compare_with_passes(events: _Events, slots: int) -> tuple[BoolArray, BoolArray]:
+    """Whether a gap comes before the first forward or backward of its rank and step, and after the last one,
+    ``[num_events]``."""
+    first, last = np.full(slots, len(events.slot)), np.full(slots, -1)
     computed = np.flatnonzero(events.what == _COMPUTE)
     np.minimum.at(first, events.slot[computed], computed)
-    return np.asarray(np.arange(len(events.slot)) <= first[events.slot])
+    np.maximum.at(last, events.slot[computed], computed)
+    at = np.arange(len(events.slot))
+    return np.asarray(at <= first[events.slot]), np.asarray(at > last[events.slot])
 
 
 def _sort_by_step(
@@ -301,7 +306,7 @@ def _sort_by_step(
     edges: tuple[IntArray, IntArray, FloatArray],
     frame: StepFrame,
     ends: tuple[int, int],
-    marks: tuple[BoolArray, BoolArray],
+    marks: tuple[BoolArray, BoolArray, BoolArray],
 ) -> ThreadGraph:
     """Nodes of a step next to each other: steps of one structure are replayed side by side."""
     waits_for, group, work_ns = edges
@@ -319,7 +324,7 @@ def _sort_by_step(
     )  # fmt: skip
     return ThreadGraph(
         graph=graph, begins=place[ends[0] + slots], ends=place[ends[1] + slots], gap=marks[0][order],
-        before=marks[1][order],
+        before=marks[1][order], after=marks[2][order],
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ class Job(Struct, frozen=True, kw_only=True):
     data_ns: Callable[[int, int], float] = lambda rank, step: 0.2 * MS
     between_ns: Callable[[int, int], float] = lambda rank, step: 0.0
     """From the end of the step before."""
+    after_ns: Callable[[int, int], float] = lambda rank, step: 1 * MS
+    """From the last backward until the ranks meet."""
     transfer_ns: Callable[[int, int], float] = lambda source, target: 0.2 * MS
     meets: bool = True
     sizes: Callable[[int, int, int], float] = lambda replica, step, batch: 1.0
@@ -69,7 +71,7 @@ def play(job: Job, seed: int = 0) -> Run:
         for replica in range(job.replicas):
             _play_replica(job, replica, step, now_ns, rows, draws)
         for rank in range(ranks):
-            now_ns[rank] += 1 * MS * draws.lognormal(0, job.noise_ratio)
+            now_ns[rank] += job.after_ns(rank, step) * draws.lognormal(0, job.noise_ratio)
             arrival[rank, step] = now_ns[rank]
         if job.meets:
             now_ns = [max(now_ns) + 0.5 * MS] * ranks
@@ -225,6 +227,21 @@ def test_a_rank_late_between_steps_is_named_and_its_cost_is_that_of_really_remov
     assert lost.value == pytest.approx(measure_saved(job, without), rel=0.1)
     said = describe_verdict(found)
     assert "ms longer than the other stages between steps" in said if replicas == 1 else "late between steps" in said
+
+
+@pytest.mark.parametrize(("replicas", "meets"), [(1, True), (1, False), (2, True)])
+def test_a_rank_late_after_its_last_backward_is_named_and_its_cost_is_that_of_really_removing_it(
+    replicas: int, meets: bool
+) -> None:
+    stages = 4 // replicas
+    job = Job(replicas=replicas, stages=stages, meets=meets, after_ns=lambda rank, step: (13 if rank == 0 else 1) * MS)
+    found = analyze(play(job))
+    assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 0, 0)]
+    assert (found.verdict.rank, found.verdict.phase, found.verdict.cause) == (0, "other", Cause.OUTSIDE)
+    assert found.verdict.late_ns == pytest.approx(12 * MS, rel=0.05)
+    lost = found.verdict.lost_ratio
+    assert lost is not None
+    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=replicas, stages=stages, meets=meets)), rel=0.1)
 
 
 def test_a_rank_that_does_little_more_between_steps_than_others_is_not_named() -> None:
