@@ -192,3 +192,14 @@ def test_a_collective_of_a_rank_alone_is_no_meeting() -> None:
     assert locate_rounds(choose_measured_steps(run)) is None
     rounds = locate_rounds(choose_measured_steps(structs.replace(run, collectives=tables)))
     assert rounds is not None and rounds.span == SPAN
+
+
+def test_what_comes_now_and_then_is_compared_over_its_round() -> None:
+    """A round of four steps holds one of rank 2's pauses of 300 ms: a mean over its steps would be 75."""
+    late = Delay(rank=2, phase=Phase.FORWARD, delay_ns=300 * MS, every=20)
+    job = SimulatedJob(num_ranks=4, num_steps=240, sync_every=4, transfer_ns=40.0 * MS, delays=(late,))
+    verdict = analyze(simulate(job, seed=1).run).verdict
+    assert (verdict.rank, verdict.phase) == (2, "forward") and verdict.late_ns == pytest.approx(300 * MS, rel=0.05)
+    own = verdict.evidence[-1]
+    assert own.label == "own time in forward, 4 steps together"
+    assert own.rank_ns - own.others_ns == pytest.approx(300 * MS, rel=0.05)
