@@ -26,6 +26,9 @@ from distprof.storage.collective_records import (
 )
 from distprof.storage.record_lines import parse_numbers
 
+MAX_DIGITS = 9
+"""Of an order's number."""
+
 
 class DeviceStep(Struct, frozen=True):
     """A step on the device clock, and what its collectives may be there."""
@@ -279,7 +282,7 @@ class CollectiveReader:
         return None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _list_forms(size: int) -> dict[bytes, tuple[list[int], bytes]]:
     """What is left of a record's text without digits and nulls, where it has no more than `_Lists` of a host: the parts
     that are given, and what stands in place of the others behind the bracket that ends a list."""
@@ -295,8 +298,8 @@ def _list_forms(size: int) -> dict[bytes, tuple[list[int], bytes]]:
 
 def _read_number(text: bytes) -> int:
     """The number of the order with which a record begins; -1: with none."""
-    number = text[1:].partition(b",")[0]
-    return int(number) if number.isdigit() and len(number) < 10 else -1
+    number = text[1 : 2 + MAX_DIGITS].partition(b",")[0]
+    return int(number) if number.isdigit() and len(number) <= MAX_DIGITS else -1
 
 
 def _place_received(places: Sequence[int], received: object, size: int) -> list[list[float]] | None:
