@@ -11,8 +11,9 @@ import numpy as np
 from msgspec import Struct, structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.stats.significance import StepMemory, estimate_memory, t_quantile, take_out_jumps
+from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import fast_median, mad_sigma, medians_of_others
+from distprof.analyze.stats.step_memory import StepMemory, estimate_memory, take_out_jumps
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import Part, Phase, Stretch
 

@@ -10,8 +10,9 @@ import numpy as np
 from msgspec import Struct
 
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
-from distprof.analyze.stats.significance import JOB_ALPHA, estimate_memory, t_survival
+from distprof.analyze.stats.significance import JOB_ALPHA, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
+from distprof.analyze.stats.step_memory import estimate_memory
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.operations import Kind
 from distprof.facts.run import Part, Phase

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from distprof.analyze.stats.significance import estimate_memory, t_quantile
+from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import FEW, LEVEL
+from distprof.analyze.stats.step_memory import estimate_memory
 from distprof.facts.arrays import FloatArray
 from distprof.report.sweep_report import SweepRatio
 

@@ -77,7 +77,7 @@ _MORE = {
     "squared_lengths": "its sequences are longer (the squares of their lengths sum to {times} the others')",
 }
 """Why a rank may be late, by what it gets more of."""
-MOST_RATIO = 0.5
+STALLED_RATIO = 0.5
 """Of a step: stalls that cost more come first."""
 WAITED_FOR = " is waited for"
 """In the reason why nobody is named although a rank seems late."""
@@ -182,7 +182,7 @@ def _describe_nobody(report: Report, verdict: Verdict, lost_ratio: Estimate, rea
     if not any(cause.kind is own for cause in larger):
         costs.append((WORDS[own], lost_ratio))
     costly = format_costs(sorted(costs, key=lambda cost: -cost[1].value))
-    if larger and larger[0].kind is VerdictKind.STALLS and read_cost(report, larger[0]).value >= MOST_RATIO:
+    if larger and larger[0].kind is VerdictKind.STALLS and read_cost(report, larger[0]).value >= STALLED_RATIO:
         return f"{costly}; beside that, {start}"
     return f"{start}; {costly}"
 

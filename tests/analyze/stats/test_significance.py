@@ -14,22 +14,20 @@ from hypothesis import strategies as st
 from distprof.analyze.stats.significance import (
     ALPHA_SHARES,
     JOB_ALPHA,
-    _list_models,
     ar1_variance_inflation,
     binomial_tail,
     concentration_p_values,
     count_independent,
     detect_kinds,
-    estimate_memory,
     estimate_period,
     fisher_combine,
     lag1_autocorrelation,
     share_alpha,
     t_quantile,
     t_survival,
-    take_out_jumps,
 )
 from distprof.analyze.stats.statistics import medians_of_others
+from distprof.analyze.stats.step_memory import _list_models, estimate_memory, take_out_jumps
 from distprof.facts.arrays import FloatArray
 
 ROOT = Path(__file__).resolve().parents[3]
