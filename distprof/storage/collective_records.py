@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, chain
+from types import NoneType
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 
+from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.arrays import FloatArray, IntArray
-from distprof.facts.run import KINDS, PHASES, CollectiveKind, Phase
+from distprof.facts.run import KINDS, PHASE_CODE, PHASES, CollectiveKind, Phase
 
 MAX_COLLECTIVES = 4096
 """Collectives of one step; those of a step with more are not kept. FSDP2 issues three per layer and micro-step: 96
@@ -228,6 +231,230 @@ def _encode_device(times: DeviceTimes) -> list[list[int | None]]:
         list(times.exposed_ns),
         [None if left is None else left - origin for left, origin in zip(times.left_ns, from_ns, strict=True)],
     ]
+
+
+class DeviceStep(Struct, frozen=True):
+    """A step on the device clock, and what its collectives may be there."""
+
+    begin_ns: float
+    """NaN, like the next: not timed."""
+    room_ns: float
+    """The step's longest possible duration: all waits for its collectives lie within it."""
+
+    def read(self, value: list[object], size: int) -> FloatArray | None:
+        """What a record says as times, ``[4, num_collectives]``: see `DeviceTimes`; NaN: not observed. None: invalid.
+
+        Args:
+            value: The lists in the record.
+            size: How many collectives there are.
+        """
+        if len(value) != len(DeviceTimes._fields) or not (self.begin_ns >= 0 and self.room_ns > 0):
+            return None
+        for item in value:
+            if not isinstance(item, list) or len(item) != size or not all(map(_is_offset_or_none, item)):
+                return None
+        steps_ns, lasted_ns, exposed_ns, after_ns = np.array(value, dtype=np.float64).reshape(len(value), size)
+        known_ns = np.cumsum(np.nan_to_num(steps_ns))
+        arrival_ns = np.where(np.isnan(steps_ns), np.nan, known_ns)
+        end_ns = known_ns + lasted_ns
+        left_ns = np.where(np.isnan(end_ns), known_ns, end_ns) + after_ns
+        wrong = (lasted_ns < 0) | (exposed_ns < 0) | (left_ns > self.room_ns) | (left_ns - exposed_ns < -SLACK_NS)
+        if wrong.any() or np.nansum(exposed_ns) > self.room_ns:
+            return None
+        return np.stack([arrival_ns + self.begin_ns, end_ns + self.begin_ns, exposed_ns, left_ns + self.begin_ns])
+
+
+class ReadCollectives(NamedTuple):
+    """What a step's record says of its collectives, not checked yet."""
+
+    step: int
+    begin_ns: float
+    """When it began, host clock."""
+    room_ns: float
+    """The step's longest possible duration: a rank issues its collectives, and waits for them, within it."""
+    on_device: DeviceStep
+    value: object
+    """The value in the record."""
+
+
+class _Lists(NamedTuple):
+    """The parts of such a value, as many times as there are collectives in each list."""
+
+    steps_ns: list[Any]
+    lasted_ns: list[Any]
+    exposed_ns: list[Any]
+    device: list[object]
+    received: object
+
+
+class CollectiveReader:
+    """Collects what a stream says about collectives, record by record."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, GroupInfo] = {}
+        self._orders: dict[int, Order] = {}
+        self._steps: dict[int, list[int]] = {}
+        self._tables: dict[
+            int, list[FloatArray]
+        ] = {}  # of several steps each, ``[3 or 4, num_steps, num_collectives]``
+        self._device: dict[int, list[tuple[int, FloatArray]]] = {}
+
+    def read_group(self, record: Mapping[str, Any]) -> bool:
+        """Reads a group's record; False: it is invalid."""
+        match record.get("id"), record.get("name"), record.get("ranks"):
+            case [int(code), str(name), None]:
+                self._groups[code] = GroupInfo(name=name, ranks=None)
+                return True
+            case [int(code), str(name), [*ranks]] if all(map(is_whole, ranks)) and len({*ranks}) == len(ranks):
+                self._groups[code] = GroupInfo(name=name, ranks=tuple(ranks))
+                return True
+        return False
+
+    def read_order(self, record: Mapping[str, Any]) -> bool:
+        """Reads an order's record; False: it is invalid, known already, or names an unknown group."""
+        match record.get("id"), record.get("collectives"):
+            case [int(number), [*items]] if len(items) <= MAX_COLLECTIVES and number not in self._orders:
+                issues = [self._read_issue(item) for item in items]
+                order = tuple(issue for issue in issues if issue is not None)
+                if len(order) == len(items):
+                    self._orders[number] = order
+                    return True
+        return False
+
+    def read_steps(self, steps: Sequence[ReadCollectives]) -> int:
+        """Reads the collectives of steps; returns of how many they are invalid, or their order is unknown."""
+        alike: dict[int, list[tuple[ReadCollectives, _Lists]]] = {}
+        for step in steps:
+            if (found := self._split(step.value)) is not None:
+                alike.setdefault(found[0], []).append((step, found[1]))
+        return len(steps) - sum(self._keep(number, found) for number, found in alike.items())
+
+    def _split(self, value: object) -> tuple[int, _Lists] | None:
+        """The number of an order, and the lists. None: it is unknown, or they have other lengths."""
+        received: object = None
+        if isinstance(value, list) and value and isinstance(value[-1], dict):
+            value, received = value[:-1], value[-1].get("received")
+        match value:
+            case [int(number), list() as steps_ns, list() | None as lasted, list() | None as exposed, *device]:
+                size = -1 if (order := self._orders.get(number)) is None else len(order)
+                lasted = [None] * size if lasted is None else lasted
+                exposed = [None] * size if exposed is None else exposed
+                if len(steps_ns) == len(lasted) == len(exposed) == size:
+                    return number, _Lists(steps_ns, lasted, exposed, device, received)
+        return None
+
+    def _keep(self, number: int, found: Sequence[tuple[ReadCollectives, _Lists]]) -> int:
+        """Keeps the valid ones of steps of one order; returns how many that are."""
+        order, times = self._orders[number], [(lists.lasted_ns, lists.exposed_ns) for _, lists in found]
+        shape = len(found), len(order)
+        try:
+            _require_types({int}, (lists.steps_ns for _, lists in found))
+            _require_types({int, NoneType}, chain.from_iterable(times))
+            steps_ns = np.array([lists.steps_ns for _, lists in found], dtype=np.int64).reshape(shape)
+            lasted_ns, exposed_ns = np.array(times, dtype=np.float64).reshape(shape[0], 2, shape[1]).swapaxes(0, 1)
+        except (TypeError, OverflowError):  # of one of them
+            return 0 if len(found) == 1 else sum(self._keep(number, [each]) for each in found)
+        begin_ns, room_ns = np.array([(step.begin_ns, step.room_ns) for step, _ in found]).T
+        valid = begin_ns >= 0
+        for part in (steps_ns, lasted_ns, exposed_ns):
+            valid &= ~((part < 0) | (part >= MAX_EXACT)).any(axis=1)
+        valid &= (steps_ns.sum(axis=1, dtype=np.float64) <= room_ns) & (np.nansum(exposed_ns, axis=1) <= room_ns)
+        arrival_ns = begin_ns[:, None] + steps_ns.cumsum(axis=1)
+        places = [at for at, issue in enumerate(order) if issue.kind is CollectiveKind.ALL_TO_ALL]
+        brought: list[list[list[float]]] = []
+        for at in np.flatnonzero(valid).tolist() if places or any(lists.device for _, lists in found) else ():
+            step, lists = found[at]
+            bytes_here = _place_received(places, lists.received, len(order)) if places else []
+            timed = step.on_device.read(lists.device, len(order)) if lists.device else None
+            if bytes_here is None or (lists.device and timed is None):
+                valid[at] = False
+                continue
+            brought.append(bytes_here)
+            if timed is not None:
+                self._device.setdefault(number, []).append((step.step, np.array([*timed, *bytes_here])))
+        if valid.any():
+            table = np.stack([arrival_ns, arrival_ns + lasted_ns, exposed_ns])[:, valid]
+            if places:
+                table = np.concatenate([table, np.array(brought).swapaxes(0, 1)])
+            self._tables.setdefault(number, []).append(table)
+            self._steps.setdefault(number, []).extend(found[at][0].step for at in np.flatnonzero(valid).tolist())
+        return int(valid.sum())
+
+    def forget(self, steps: Sequence[int]) -> None:
+        """Drops the collectives of these steps."""
+        lost = frozenset(steps)
+        for number, known in self._steps.items() if lost else ():
+            kept = [index for index, step in enumerate(known) if step not in lost]
+            self._steps[number] = [known[index] for index in kept]
+            self._tables[number] = [np.concatenate(self._tables[number], axis=1)[:, kept]]
+        for number, timed in self._device.items() if lost else ():
+            self._device[number] = [item for item in timed if item[0] not in lost]
+
+    def finish_device(self) -> tuple[RankCollectives, ...]:
+        """All collectives that were timed on the device, by order, on its clock."""
+        found = []
+        for number, timed in self._device.items():
+            if timed:
+                arrival_ns, end_ns, exposed_ns, left_ns, *brought = np.stack([table for _, table in timed], axis=1)
+                found.append(
+                    RankCollectives(
+                        order=self._orders[number], groups=self._look_up_groups(number),
+                        steps=np.array([step for step, _ in timed], dtype=np.int64), arrival_ns=arrival_ns,
+                        end_ns=end_ns, exposed_ns=exposed_ns, left_ns=left_ns,
+                        received_bytes=brought[0] if brought else None,
+                    )
+                )  # fmt: skip
+        return tuple(found)
+
+    def finish(self) -> tuple[RankCollectives, ...]:
+        """All collectives read, by order, on the host clock."""
+        found = []
+        for number, tables in self._tables.items():
+            if not self._steps[number]:
+                continue
+            whole = np.concatenate(tables, axis=1)
+            found.append(
+                RankCollectives(
+                    order=self._orders[number], groups=self._look_up_groups(number),
+                    steps=np.array(self._steps[number], dtype=np.int64),
+                    arrival_ns=whole[0], end_ns=whole[1], exposed_ns=whole[2],
+                    received_bytes=whole[3] if len(whole) > 3 else None,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def _look_up_groups(self, number: int) -> dict[int, GroupInfo]:
+        return {issue.group: self._groups[issue.group] for issue in self._orders[number]}
+
+    def _read_issue(self, item: object) -> IssuedCollective | None:
+        match item:
+            case [str(kind), int(group), str(phase), int() | None as size_bytes] if group in self._groups:
+                if kind in KINDS and phase in PHASE_CODE and (size_bytes is None or is_whole(size_bytes, MAX_EXACT)):
+                    return IssuedCollective(CollectiveKind(kind), group, Phase(phase), size_bytes)
+        return None
+
+
+def _place_received(places: Sequence[int], received: object, size: int) -> list[list[float]] | None:
+    """What each of so many collectives brings, NaN where that is not known: ``places`` are the all-to-alls. None:
+    invalid."""
+    brought = [np.nan] * size
+    if received is None:
+        return [brought]
+    if not isinstance(received, list) or len(received) != len(places) or not are_whole(received):
+        return None
+    for at, size_bytes in zip(places, received, strict=True):
+        brought[at] = size_bytes
+    return [brought]
+
+
+def _is_offset_or_none(value: object) -> bool:
+    return value is None or (type(value) is int and abs(value) <= MAX_EXACT)
+
+
+def _require_types(allowed: Set[type], lists: Iterable[Sequence[object]]) -> None:
+    """Raises TypeError if something in the lists is of no such type; a bool is no int."""
+    if not set(map(type, chain.from_iterable(lists))) <= allowed:
+        raise TypeError
 
 
 def name_codes(kind: int, group: int, phase: int, size_bytes: int) -> IssuedCollective:

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from distprof.config.decode import MAX_EXACT, are_whole, is_whole
 from distprof.facts.micro_batches import OPERATION_CODE, OPERATION_KINDS, OperationKind, RankOperations
-from distprof.storage.collective_reader import DeviceStep
-from distprof.storage.collective_records import MAX_ORDERS, choose_stride, is_kept
+from distprof.storage.collective_records import MAX_ORDERS, DeviceStep, choose_stride, is_kept
 
 PER_COLLECTIVE = 2
 """So many operations take the room of one collective in a step; see `choose_stride`."""

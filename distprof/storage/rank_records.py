@@ -20,7 +20,6 @@ from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, Segments, Stretch
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
-from distprof.storage.record_lines import parse_numbers
 
 T = TypeVar("T", float, FloatArray)
 MAX_TIME_NS = 2**63
@@ -62,21 +61,31 @@ class Fields:
         self._columns = np.array([column for _, column in known], dtype=np.intp)
         self._whole = len(known) == len(names)
 
-    def decode_rows(self, rows: Sequence[bytes]) -> list[FloatArray | None]:
-        """Rows in the current column order, from the lists in JSON. None: not finite numbers, or no step, or one
-        without duration."""
-        lists = [text.strip() for text in rows]
-        numbers = None
-        if self._width and all(text[:1] == b"[" for text in lists):
-            numbers = parse_numbers([text[1:-1] for text in lists], self._width)
-        if numbers is None:
-            return [None] if len(rows) == 1 else [self.decode_rows([text])[0] for text in rows]
+    def decode_row(self, values: object) -> FloatArray | None:
+        """As `decode_rows`, of one."""
+        return self.decode_rows([values])[0]
+
+    def decode_rows(self, rows: Sequence[object]) -> list[FloatArray | None]:
+        """Rows in the current column order. None: not finite numbers, or no step, or one without duration."""
+        known = [self._choose(values) for values in rows]
         table = np.full((len(rows), ROW_WIDTH), np.nan)
-        table[:, self._columns] = numbers if self._whole else numbers[:, self._positions]
+        given = np.flatnonzero([values is not None for values in known])
+        try:
+            numbers = np.array([values for values in known if values is not None], dtype=np.float64)  # None becomes NaN
+        except OverflowError:
+            return [None] if len(rows) == 1 else [self.decode_row(values) for values in rows]
+        table[np.ix_(given, self._columns)] = numbers.reshape(len(given), len(self._columns))
         step = table[:, _NUMBER]
         valid = (step >= 0) & (step < MAX_EXACT) & (step == np.floor(step)) & (table[:, _STEP[Clock.HOST]] > 0)
         valid &= ~(np.abs(table) >= MAX_TIME_NS).any(axis=1)
         return [row if is_valid else None for row, is_valid in zip(table, valid.tolist(), strict=True)]
+
+    def _choose(self, values: object) -> list[object] | None:
+        """The values of the known fields. None: they are not numbers."""
+        if not isinstance(values, list) or len(values) != self._width:
+            return None
+        known = values if self._whole else [values[position] for position in self._positions]
+        return known if set(map(type, known)) <= _NUMBERS else None
 
 
 def read_fields(header: Mapping[str, Any]) -> Fields | None:

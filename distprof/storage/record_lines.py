@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Struct
 
 from distprof.config.decode import load_json
 from distprof.facts.arrays import FloatArray
@@ -25,21 +24,6 @@ RESERVED_BYTES = 4096
 """Length of the reserved line."""
 MAX_ERROR_LETTERS = 200
 """Length of an error that fits into the reserved line, whatever its characters are."""
-
-
-_NUMERIC = b"0123456789.-+eE \t\r\n"
-
-
-class StepLine(Struct, frozen=True):
-    """The record of a step, of which the numbers are still text."""
-
-    row: Raw = Raw(b"null")
-    segments: Any = None
-    collectives: Raw = Raw(b"null")
-    operations: Any = None
-
-
-_STEP_DECODER = Decoder(StepLine)
 
 
 class EndFields(Struct, frozen=True, kw_only=True):
@@ -63,47 +47,14 @@ def encode_line(record: Mapping[str, object]) -> bytes:
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
     """The record in a line; None if it is truncated, damaged or not an object."""
-    if (body := _check(line)) is None:
+    body, mark, tail = line.rpartition(b',"crc":"')
+    if not mark or not tail.endswith(b'"}\n') or tail[:-3] != b"%08x" % zlib.crc32(body):
         return None
     try:
         record = load_json(body + b"}")
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
-
-
-def decode_step(line: bytes) -> StepLine | None:
-    """The record of a step in a line; None if it is truncated, damaged or no object."""
-    if (body := _check(line)) is None:
-        return None
-    try:
-        return _STEP_DECODER.decode(body + b"}")
-    except (ValueError, RecursionError):
-        return None
-
-
-def _check(line: bytes) -> bytes | None:
-    """What stands in a line before its checksum, if that is right."""
-    body, mark, tail = line.rpartition(b',"crc":"')
-    return body if mark and tail.endswith(b'"}\n') and tail[:-3] == b"%08x" % zlib.crc32(body) else None
-
-
-def parse_numbers(texts: Sequence[bytes], size: int) -> FloatArray | None:
-    """Lists of as many numbers or nulls each, together: in half of the time that a list of Python's takes.
-
-    Args:
-        texts: What stands between the brackets of lists that a JSON decoder has accepted.
-        size: Of each list, 1 at least.
-
-    Returns:
-        ``[num_texts, size]``, null as NaN. None: one of them is something else.
-    """
-    commas = (size - 1) * b","
-    for text in texts:
-        if text.replace(b"null", b"0").translate(None, _NUMERIC) != commas:
-            return None
-    found = np.fromstring(b",".join(texts).replace(b"null", b"nan"), sep=",")
-    return found.reshape(len(texts), size) if found.size == len(texts) * size else None
 
 
 def encode_padded(record: Mapping[str, object]) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.json import encode
 from msgspec.structs import replace
 
 from distprof.config.decode import MAX_EXACT, decode, is_whole
@@ -23,8 +22,7 @@ from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo, Segments
 from distprof.facts.scheduling import SCHEDULING_FIELDS
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
-from distprof.storage.collective_reader import CollectiveReader, DeviceStep, ReadCollectives
-from distprof.storage.collective_records import RankCollectives
+from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives, ReadCollectives
 from distprof.storage.gpu_records import GpuReader
 from distprof.storage.operation_records import OperationReader
 from distprof.storage.rank_records import (
@@ -36,7 +34,7 @@ from distprof.storage.rank_records import (
     read_scheduling,
     read_state,
 )
-from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, StepLine, decode_line, decode_step
+from distprof.storage.record_lines import MAX_SEGMENTS, EndFields, decode_line
 
 SCHEMA_MAJOR, SCHEMA_MINOR = 1, 5
 SCHEMA = f"distprof.rank/{SCHEMA_MAJOR}.{SCHEMA_MINOR}"
@@ -46,8 +44,7 @@ MAX_READINGS = 1024
 """Of the kernel's counters of a thread; of twice as many every second one is dropped, because they go on counting."""
 BATCH_STEPS, BATCH_BYTES = 256, 1 << 20
 """So many steps, or bytes of them, are read together."""
-_STEP_START = b'{"type":"step",'
-_STEP = re.compile(rb'\{ ?"type" ?: ?"step" ?,')
+_STEP_LINE = b'{"type":"step",'
 _BESIDE_STEPS = ("scheduling", "gpu")
 """Records that say the same wherever they stand between steps."""
 _MAJOR = re.compile(r"distprof\.rank/([0-9]{1,6})\.[0-9]{1,6}")
@@ -110,7 +107,7 @@ class PartReader:
             if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                 self._unfinished = True
                 break
-            if self._offset < first and line.startswith(_STEP_START):
+            if self._offset < first and line.startswith(_STEP_LINE):
                 self._skipped += 1
             else:
                 self._found.read(line, self._offset)
@@ -202,19 +199,19 @@ class _Found:
         self._damaged: list[int] = []
         self._fields: Fields | None = None
         self._unmatched = self._unread_operations = 0
-        self._waiting: list[tuple[StepLine, int]] = []  # each with its place
+        self._waiting: list[tuple[dict[str, Any], int]] = []  # steps, each with its place
         self._waiting_bytes = 0
 
     def read(self, line: bytes, offset: int) -> None:
         """Keeps what a line says, or that it is damaged. Steps wait for `take_steps`."""
-        if self._fields is not None and _STEP.match(line) and (step := decode_step(line)) is not None:
-            self._waiting.append((step, offset))
+        record = decode_line(line)
+        kind = None if record is None else record.get("type")
+        if record is not None and kind == "step" and self._fields is not None:
+            self._waiting.append((record, offset))
             self._waiting_bytes += len(line)
             if len(self._waiting) >= BATCH_STEPS or self._waiting_bytes >= BATCH_BYTES:
                 self.take_steps()
             return
-        record = decode_line(line)
-        kind = None if record is None else record.get("type")
         if kind not in _BESIDE_STEPS:
             self.take_steps()
         self._offset = offset
@@ -226,8 +223,6 @@ class _Found:
         kind = record.get("type")
         if kind == "header" and self.header is None:
             self.header, self._fields = record, read_fields(record)
-        elif kind == "step":
-            return self._fields is None  # else it begins otherwise than steps do
         elif kind == "reserve":
             self.reserved_at = self._offset
         elif kind == "end":
@@ -238,7 +233,7 @@ class _Found:
         elif kind == "passed":
             self.state = self.stand = None
         elif kind == "pending" and self._fields is not None:
-            (row,) = self._fields.decode_rows([encode(record.get("row"))])
+            row = self._fields.decode_row(record.get("row"))
             if row is not None:
                 self._pending[int(row[COLUMN["step"]])] = row, self._offset
             return row is not None
@@ -283,7 +278,7 @@ class _Found:
         if not waiting or self._fields is None:
             return
         collectives: list[ReadCollectives] = []
-        rows = self._fields.decode_rows([bytes(record.row) for record, _ in waiting])
+        rows = self._fields.decode_rows([record.get("row") for record, _ in waiting])
         for row, (record, offset) in zip(rows, waiting, strict=True):
             step = -1 if row is None else int(row[COLUMN["step"]])
             if row is None or step in self.rows:
@@ -294,18 +289,20 @@ class _Found:
         self.state = self.stand = None
         self._unmatched += self.collectives.read_steps(collectives)
 
-    def _take_details(self, step: int, row: FloatArray, record: StepLine, collectives: list[ReadCollectives]) -> None:
-        kept = decode_segments(record.segments, row, most=MAX_SEGMENTS)
+    def _take_details(
+        self, step: int, row: FloatArray, record: Mapping[str, Any], collectives: list[ReadCollectives]
+    ) -> None:
+        kept = decode_segments(record.get("segments"), row, most=MAX_SEGMENTS)
         if kept is not None:
             self.segments[step] = kept
-        issued, operations = bytes(record.collectives), record.operations
-        if issued == b"null" and operations is None:
+        issued, operations = record.get("collectives"), record.get("operations")
+        if issued is None and operations is None:
             return
         begin_ns, room_ns = float(row[COLUMN["begin_host_ns"]]), max_plausible_total(float(row[COLUMN["step_host_ns"]]))
         on_device = DeviceStep(
             float(row[COLUMN["begin_device_ns"]]), max_plausible_total(float(row[COLUMN["step_device_ns"]]))
         )
-        if issued != b"null":
+        if issued is not None:
             collectives.append(ReadCollectives(step, begin_ns, room_ns, on_device, issued))
         if operations is not None and not self.operations.read_step(step, begin_ns, room_ns, operations, on_device):
             self._unread_operations += 1

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from distprof.facts.micro_batches import OPERATION_KINDS
 from distprof.facts.run import COLUMN
-from distprof.storage.collective_reader import DeviceStep
+from distprof.storage.collective_records import DeviceStep
 from distprof.storage.operation_records import OperationLines, OperationReader, StepOperations, join_operations
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from tests.storage.test_rank_stream import INFO, make_row, make_segments

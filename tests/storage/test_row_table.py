@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import COLUMN, ROW_WIDTH
 from distprof.storage.match_collectives import align_rows
-from distprof.storage.record_lines import parse_numbers
 from distprof.storage.row_table import RowTable, find_table
 
 
@@ -53,17 +48,3 @@ def test_ranks_that_are_left_out_or_in_another_order_are_in_no_table() -> None:
 def test_what_no_memory_has_room_for_stays_where_it_is() -> None:
     rows = make_rows([0], 0)
     assert RowTable(1 << 40).place(0, rows) is rows
-
-
-NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.integers(1, 6).flatmap(lambda size: st.lists(st.lists(NUMBERS, min_size=size, max_size=size), min_size=1)))
-def test_numbers_are_read_as_json_is(lists: list[list[float | None]]) -> None:
-    found = parse_numbers([json.dumps(values)[1:-1].encode() for values in lists], len(lists[0]))
-    np.testing.assert_array_equal(found, np.array(lists, dtype=np.float64))
-
-
-@pytest.mark.parametrize("text", [b"1,true", b'1,"2"', b"1,[2]", b"1", b"1,2,3", b"", b"1,{}", b"1,nan"])
-def test_what_is_no_list_of_as_many_numbers_is_not_read(text: bytes) -> None:
-    assert parse_numbers([b"3,4", text], 2) is None
