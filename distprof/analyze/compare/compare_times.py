@@ -44,7 +44,7 @@ MIN_SHARE_RATIO = 0.005
 """Of the step: shorter rows are not judged, and a difference of less matters to nobody."""
 
 FEW_DEGREES_OF_FREEDOM = 2
-"""Runs less sides that have some: up to here, what runs differ by is assumed in part."""
+"""Number of runs, less that of the sides with several: up to here, what runs differ by is assumed in part."""
 ASSUMED_RATIO, ASSUMED_DEGREES_OF_FREEDOM = 0.03, 4
 """What they are assumed to differ by, over the mean step, and how much that counts. A prior: nothing measured."""
 
