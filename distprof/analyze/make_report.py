@@ -87,7 +87,8 @@ def analyze(run: Run) -> Report:
 
         verdict = structs.replace(verdict, module=find_slow_module(run.modules, verdict))
     verdict = structs.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
-    verdict = structs.replace(verdict, more_work=find_more_work(measured_steps, verdict))
+    timed = on_device if verdict.clock == Clock.DEVICE else on_host
+    verdict = structs.replace(verdict, more_work=find_more_work(measured_steps, timed, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short or unlike else cycles

@@ -62,7 +62,6 @@ class Watch:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._session: Session | None = None
-        self._begun = False
         after_import("torch", self._start)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -70,12 +69,11 @@ class Watch:
         if self._session is not None:
             well = isinstance(error, SystemExit) and error.code in (None, 0)
             self._session.end_process(None if well else error)
-        elif error is None and not self._begun:
+        elif error is None and "torch" not in sys.modules:
             _print_line("the script has not imported torch: nothing is recorded")
 
     def _start(self) -> None:
         """Raises SystemExit if an option is wrong; whatever else fails costs the recording only."""
-        self._begun = True
         options = dict(self._request.options)
         name = options.pop("name", self._request.name)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,16 +18,12 @@ class RowTable:
         """Takes no room yet."""
         self._num_ranks = num_ranks
         self._table: FloatArray | None = None
-        self._tried = False
 
     def place(self, position: int, rows: FloatArray) -> FloatArray:
         """A rank's rows, ``[num_rows, ROW_WIDTH]``, in the table if they fit."""
-        if not self._tried and len(rows):
-            self._tried = True
-            try:
+        if self._table is None and len(rows):
+            with contextlib.suppress(MemoryError):  # of a rank that has far more rows than all can have
                 self._table = np.empty((self._num_ranks, *rows.shape))  # takes memory where it is written to
-            except MemoryError:  # one rank has far more rows than the others can have
-                return rows
         if self._table is None or rows.shape != self._table.shape[1:]:
             return rows
         placed: FloatArray = self._table[position]

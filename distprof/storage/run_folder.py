@@ -47,7 +47,7 @@ StreamOrError = RankStream | DataError | OSError
 ReadOne = Callable[[Path, int], RankStream]
 """Reads a stream, given its path and the descriptor of its folder."""
 ReadEach = Callable[[ReadOne, Sequence[Path], int], Iterable[tuple[int, StreamOrError]]]
-"""Reads all streams of a folder, in order, by `try_read`."""
+"""Reads all streams of a folder by `try_read`; yields each one's place among the paths with it, in any order."""
 
 
 def create_run_folder(*, runs_dir: str, run_dir: str | None, name: str, now: datetime) -> Path:
@@ -154,8 +154,7 @@ def read_run(folder: Path, read: ReadOne | None = None, read_each: ReadEach | No
     Args:
         folder: The run folder.
         read: Reads one rank's stream, given the descriptor of its folder. None: all of it.
-        read_each: Has that done for each rank, and yields its place among them with what was read, in any order. None:
-            one after the other.
+        read_each: Has that done for each rank. None: one after the other.
 
     Raises:
         DataError: It is not a run folder, or files contradict each other.

@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.analyze.stats.measured_steps import MeasuredSteps, compute_own_times, read_timing
+from distprof.analyze.causes.unequal_experts import MIN_STEPS, OFTEN_RATIO
+from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.stats.statistics import median_of_others
-from distprof.facts.run import Clock
 from distprof.report.wait_report import Cause, MoreWork, Verdict, VerdictKind
 
 POWERS = {"tokens": 2.0, "squared_lengths": 1.0}
 """Time grows with an amount at most like this power of it; tokens come first, the plainer reason."""
 MIN_MORE_RATIO = 1.2
 """What the rank gets, over the median of the others."""
-OFTEN_RATIO = 0.9
-"""Share of the steps in which the rank gets more than that median."""
-MIN_STEPS = 8
 
 
-def find_more_work(measured_steps: MeasuredSteps, verdict: Verdict) -> MoreWork | None:
-    """The amount of which a rank gets so much more that all it is late by may come from that. None: there is none."""
+def find_more_work(measured_steps: MeasuredSteps, timing: Timing | None, verdict: Verdict) -> MoreWork | None:
+    """The amount of which a rank gets so much more that all it is late by may come from that. None: there is none.
+
+    Args:
+        measured_steps: The ranks and steps that count.
+        timing: Of the verdict's clock.
+        verdict: Names the rank.
+    """
     if verdict.kind is not VerdictKind.SLOW_RANK or verdict.cause not in (Cause.COMPUTE, Cause.SPEED):
         return None
-    timing = read_timing(measured_steps, Clock(verdict.clock))
     if timing is None or verdict.rank is None:
         return None
     present = measured_steps.present

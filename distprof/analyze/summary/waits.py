@@ -138,7 +138,8 @@ def _summarize(
     missing = max(table.size - len(table.ranks), 0)
     device = table.clock is Clock.DEVICE
     ended = _choose_ended(measured_steps, table)
-    transfers_ns = (waits if device else measure_waits(table, ended, clocks)).transfer_ns
+    same = np.array_equal(ended, steps)
+    transfers_ns = (waits if same else measure_waits(table, ended, clocks)).transfer_ns
     begin_ns = compute_earliest_starts(table, ended) if device else table.arrival_ns[:, ended]
     end_ns, exposures_ns = table.end_ns[:, ended], table.exposed_ns[:, ended]
     known = np.isfinite(transfers_ns) | (np.isfinite(exposures_ns) & (not device))

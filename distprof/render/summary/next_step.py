@@ -57,6 +57,7 @@ _BY_AMOUNT = {
     "squared_lengths": "sort or pack sequences so that the squares of their lengths add up to the same on every rank: "
     "attention takes time with them",
 }
+"""By what ranks get unequal amounts of."""
 _MARK_DATA = {
     Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
     Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',

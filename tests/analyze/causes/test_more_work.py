@@ -8,11 +8,11 @@ from msgspec import structs
 
 from distprof.analyze import analyze
 from distprof.analyze.causes.more_work import find_more_work
-from distprof.analyze.stats.measured_steps import choose_measured_steps
-from distprof.facts.run import Run
+from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
+from distprof.facts.run import Clock, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
-from distprof.report.wait_report import Cause, MoreWork, VerdictKind
+from distprof.report.wait_report import Cause, MoreWork, Verdict, VerdictKind
 from tests.factories import MS, USUAL_NS, make_run
 from tests.made_causes import make_cause, make_verdict
 
@@ -30,8 +30,9 @@ def make_job(amounts: dict[str, tuple[float, ...]], *, forward: float = 3.0, ste
     )  # fmt: skip
 
 
-def find(run: Run) -> MoreWork | None:
-    return find_more_work(choose_measured_steps(run), SLOW)
+def find(run: Run, verdict: Verdict = SLOW) -> MoreWork | None:
+    measured_steps = choose_measured_steps(run)
+    return find_more_work(measured_steps, read_timing(measured_steps, Clock.HOST), verdict)
 
 
 def test_a_rank_that_always_gets_more_is_perhaps_late_for_that() -> None:
@@ -66,9 +67,9 @@ def test_otherwise_nothing_is_said(run: Run) -> None:
 
 @pytest.mark.parametrize("cause", [Cause.CHECKPOINT, Cause.OFF_CPU, Cause.INPUT, Cause.BETWEEN])
 def test_what_has_another_reason_needs_none(cause: Cause) -> None:
-    steps = choose_measured_steps(make_job({"tokens": (100, 100, 400, 100)}))
-    assert find_more_work(steps, SLOW) is not None
-    assert find_more_work(steps, structs.replace(SLOW, cause=cause)) is None
+    run = make_job({"tokens": (100, 100, 400, 100)})
+    assert find(run) is not None
+    assert find(run, structs.replace(SLOW, cause=cause)) is None
 
 
 def test_it_is_said_with_what_to_do() -> None:
