@@ -162,6 +162,12 @@ def measure_saved(job: Job, without: Job, seed: int = 0) -> float:
     return float(1 - quick / slow)
 
 
+def require_cost(found: Report, saved_ratio: float, *, rel: float) -> None:
+    """The verdict's cost is what removing the fault really saves."""
+    lost = found.verdict.lost_ratio
+    assert lost is not None and lost.value == pytest.approx(saved_ratio, rel=rel)
+
+
 @pytest.mark.parametrize("meets", [True, False])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_without_a_change_the_replay_is_what_was_recorded(replicas: int, meets: bool) -> None:
@@ -207,9 +213,7 @@ def test_a_rank_late_with_its_data_is_named_and_its_cost_is_that_of_really_remov
     found = analyze(play(job))
     assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 1, 1)]
     assert (found.verdict.rank, found.verdict.phase, found.verdict.cause) == (3, "data", Cause.INPUT)
-    lost = found.verdict.lost_ratio
-    assert lost is not None
-    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=2, stages=2)), rel=0.1)
+    require_cost(found, measure_saved(job, Job(replicas=2, stages=2)), rel=0.1)
     assert found.causes is not None and found.causes.causes[0].rank == 3
     assert next(item.change for item in found.what_if) == "rank 3 at normal speed"
 
@@ -221,10 +225,8 @@ def test_a_rank_late_between_steps_is_named_and_its_cost_is_that_of_really_remov
     assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 0, 1)]
     assert (found.verdict.rank, found.verdict.phase, found.verdict.cause) == (1, "between steps", Cause.BETWEEN)
     assert found.verdict.late_ns == pytest.approx(11.8 * MS, rel=0.05)
-    lost = found.verdict.lost_ratio
-    assert lost is not None
     without = structs.replace(job, between_ns=lambda rank, step: 0.2 * MS)
-    assert lost.value == pytest.approx(measure_saved(job, without), rel=0.1)
+    require_cost(found, measure_saved(job, without), rel=0.1)
     said = describe_verdict(found)
     assert "ms longer than the other stages between steps" in said if replicas == 1 else "late between steps" in said
 
@@ -239,9 +241,7 @@ def test_a_rank_late_after_its_last_backward_is_named_and_its_cost_is_that_of_re
     assert list_causes(found) == [(PipelineCauseKind.HELD_UP, 0, 0)]
     assert (found.verdict.rank, found.verdict.phase, found.verdict.cause) == (0, "other", Cause.OUTSIDE)
     assert found.verdict.late_ns == pytest.approx(12 * MS, rel=0.05)
-    lost = found.verdict.lost_ratio
-    assert lost is not None
-    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=replicas, stages=stages, meets=meets)), rel=0.1)
+    require_cost(found, measure_saved(job, Job(replicas=replicas, stages=stages, meets=meets)), rel=0.1)
 
 
 def test_a_rank_that_does_little_more_between_steps_than_others_is_not_named() -> None:
@@ -254,9 +254,7 @@ def test_a_rank_slow_in_all_micro_batches_is_told_from_its_stage_by_the_other_re
     found = analyze(play(job))
     assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 0, 1)]
     assert (found.verdict.rank, found.verdict.phase) == (1, "backward")
-    lost = found.verdict.lost_ratio
-    assert lost is not None
-    assert lost.value == pytest.approx(measure_saved(job, Job(replicas=2, stages=2)), rel=0.15)
+    require_cost(found, measure_saved(job, Job(replicas=2, stages=2)), rel=0.15)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
