@@ -10,19 +10,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import (
-    COLUMN,
-    PHASES,
-    ROW_WIDTH,
-    Clock,
-    DeviceSnapshot,
-    Peak,
-    RankInfo,
-    Run,
-    RunMeta,
-    Segments,
-    Work,
-)
+from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, Clock, DeviceSnapshot, Peak, RankInfo, Run, RunMeta, Work
+from distprof.facts.segments import RunSegments, Segments, tabulate
 
 MS = 1_000_000
 """Nanoseconds."""
@@ -98,8 +87,16 @@ def make_run(
         ranks=tuple(make_info(rank, **changes[rank]) for rank in range(num_ranks)),
         rows=rows,
         warnings=tuple(warnings),
-        segments=segments or {},
+        segments=keep_segments(segments or {}),
     )
+
+
+def keep_segments(kept: Mapping[tuple[int, int], Segments]) -> RunSegments:
+    """A run's segments, by (rank, step)."""
+    ranks = {rank for rank, _ in kept}
+    return RunSegments({
+        rank: tabulate({step: each for (of, step), each in kept.items() if of == rank}) for rank in ranks
+    })  # fmt: skip
 
 
 def make_clock(clock: Clock, phases_ns: Mapping[str, npt.ArrayLike]) -> dict[str, npt.ArrayLike]:

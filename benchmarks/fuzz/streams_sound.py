@@ -20,9 +20,9 @@ from distprof.facts.run import (
     Phase,
     RankInfo,
     RunMeta,
-    Segments,
     Work,
 )
+from distprof.facts.segments import Segments
 from distprof.facts.stand import GroupState, Pending, RankState
 from distprof.storage.collective_records import GroupInfo, IssuedCollective, StepCollectives
 from distprof.storage.rank_stream import StreamWriter

@@ -18,6 +18,7 @@ from distprof.facts.columns import COLUMN as COLUMN
 from distprof.facts.columns import ROW_FIELDS as ROW_FIELDS
 from distprof.facts.columns import ROW_WIDTH as ROW_WIDTH
 from distprof.facts.mesh import Mesh, RankGroup
+from distprof.facts.segments import RunSegments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite
 
@@ -316,7 +317,7 @@ class Run(Struct, frozen=True, kw_only=True):
     """What went wrong while reading: damaged records, foreign files."""
     unread: tuple[str, ...] = ()
     """Files that were given but could not be read, each with the reason; the run is then not complete."""
-    segments: Mapping[tuple[int, int], Segments] = field(default_factory=dict)
+    segments: RunSegments = field(default_factory=lambda: RunSegments({}))
     """Timelines of single steps by (rank, step), where they were kept."""
     collectives: tuple[Collectives, ...] = ()
     """One table per process group and order of collectives, where they were kept."""
@@ -368,19 +369,6 @@ class Run(Struct, frozen=True, kw_only=True):
         whole &= self.column("window") != 1
         recorded = whole & (self.column("shadow") != 1)
         return recorded if recorded.any() else whole
-
-
-class Segments(Struct, frozen=True, kw_only=True):
-    """The segments of one step of one rank on the host clock, in order."""
-
-    begin_ns: int
-    """Monotonic time at which the first segment starts."""
-    codes: tuple[int, ...]
-    """Index into `PHASES` of each segment."""
-    durations_ns: tuple[int, ...]
-    """Length of each segment; they sum to the step unless ``truncated``."""
-    truncated: bool = False
-    """Whether the step had more segments than are kept."""
 
 
 def name_ranks(ranks: Sequence[int], *, most: int | None = None) -> str:

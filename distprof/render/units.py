@@ -120,6 +120,11 @@ def _format_decimal(value: float | None, unit: str) -> str:
     return f"{number:,.{digits}f} {prefix}{unit}"
 
 
+def format_steps(number: int) -> str:
+    """``1 step``, ``1,024 steps``."""
+    return f"{number:,} step{'s' if number != 1 else ''}"
+
+
 def format_count(value: float | None) -> str:
     """A count: whole numbers in full, means with one decimal."""
     if value is None or not math.isfinite(value):

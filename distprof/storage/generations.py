@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from distprof.config.decode import load_json
 from distprof.errors import DataError, UsageError
 from distprof.facts.run import Launch, Run
+from distprof.facts.segments import RunSegments
 from distprof.storage.run_folder import (
     MAX_META_BYTES,
     ReadEach,
@@ -203,5 +204,6 @@ def read_generations(folder: Path, wanted: int | None = None, read_each: ReadEac
 def _strip(run: Run) -> Run:
     """Only the rows of the steps, and how the ranks ended."""
     return replace(
-        run, segments={}, collectives=(), device_collectives=(), operations=(), gpus=(), scheduling=(), modules=()
-    )
+        run, segments=RunSegments({}), collectives=(), device_collectives=(), operations=(), gpus=(), scheduling=(),
+        modules=(),
+    )  # fmt: skip

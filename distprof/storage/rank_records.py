@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,8 +18,9 @@ import numpy as np
 from distprof.config.decode import MAX_EXACT, are_whole, decode, is_whole
 from distprof.errors import DataError
 from distprof.facts.arrays import BoolArray, FloatArray
-from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, Segments, Stretch
+from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, OWN_PHASES, PHASES, ROW_WIDTH, Clock, Stretch
 from distprof.facts.scheduling import SCHEDULING_FIELDS
+from distprof.facts.segments import PackedSegments
 from distprof.facts.stand import MAX_FRAMES, MAX_GROUPS, MAX_STOPPED, RankState
 
 T = TypeVar("T", float, FloatArray)
@@ -166,7 +168,7 @@ def max_plausible_total(whole_ns: T) -> T:
     return whole_ns * (1 + SLACK_RATIO)
 
 
-def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | None:
+def decode_segments(value: object, row: FloatArray, *, most: int) -> PackedSegments | None:
     """A step's timeline. None: it is invalid, has more than ``most`` segments, or is longer than the step."""
     match value:
         case [str(codes), str(text)] if row[_BEGIN] >= 0:
@@ -189,10 +191,10 @@ def decode_segments(value: object, row: FloatArray, *, most: int) -> Segments | 
     step_ns, total_ns = float(row[_STEP[Clock.HOST]]), sum(durations)
     if total_ns > max_plausible_total(step_ns):
         return None
-    return Segments(begin_ns=begin_ns, codes=phases, durations_ns=tuple(durations), truncated=total_ns != step_ns)
+    return PackedSegments(begin_ns, phases, array("q", durations).tobytes(), total_ns != step_ns)
 
 
 @functools.lru_cache(maxsize=1024)
-def _read_codes(codes: str) -> tuple[int, ...] | None:
+def _read_codes(codes: str) -> bytes | None:
     """The phases of a step, of which most steps have the same. None: they are invalid."""
-    return tuple(map(int, codes)) if _CODES.fullmatch(codes) else None
+    return bytes(map(int, codes)) if _CODES.fullmatch(codes) else None

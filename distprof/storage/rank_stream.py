@@ -22,7 +22,8 @@ from pathlib import Path
 from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import GpuCaps, GpuSpan
 from distprof.facts.plain import make_plain
-from distprof.facts.run import COLUMN, RankInfo, Segments
+from distprof.facts.run import COLUMN, RankInfo
+from distprof.facts.segments import Segments
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import hold
 from distprof.storage.collective_records import CollectiveLines, GroupInfo, StepCollectives

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from distprof.config.decode import load_json
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import COLUMN, ROW_FIELDS, Segments
+from distprof.facts.run import COLUMN, ROW_FIELDS
+from distprof.facts.segments import Segments
 
 FIELDS = tuple(name for name in ROW_FIELDS if not name.endswith("_busy_device_ns"))
 """What a rank can observe of a step while it runs: collectives on the device are seen only in traces."""

@@ -21,6 +21,7 @@ from distprof.facts.gpu import join_gpus
 from distprof.facts.plain import make_plain
 from distprof.facts.roles import detect_other_work
 from distprof.facts.run import COLUMN, KINDS, MAX_WORLD, Clock, Run, RunMeta
+from distprof.facts.segments import RunSegments
 from distprof.facts.writer_liveness import look_at_writer
 from distprof.storage.last_state import describe_place, read_last_stack, read_place
 from distprof.storage.match_collectives import align_rows, match_collectives
@@ -296,7 +297,7 @@ def _assemble(meta: RunMeta, streams: list[RankStream], warnings: list[str]) -> 
     streams, dropped = cut_to_common(streams)
     meta = replace(meta, notes=(*meta.notes, *dropped))
     axis, rows, left_out = align_rows([stream.rows for stream in streams])
-    segments = {(stream.info.rank, step): kept for stream in streams for step, kept in stream.segments.items()}
+    segments = RunSegments({stream.info.rank: stream.segments for stream in streams})
     infos = tuple(stream.info for stream in streams)
     match = partial(
         match_collectives, [info.rank for info in infos], axis=axis.astype(np.int64), world_size=meta.world_size

@@ -18,8 +18,9 @@ from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
 from distprof.facts.gpu import RankGpu
 from distprof.facts.micro_batches import RankOperations
-from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo, Segments
+from distprof.facts.run import COLUMN, MAX_WORLD, ROW_WIDTH, RankInfo
 from distprof.facts.scheduling import SCHEDULING_FIELDS
+from distprof.facts.segments import PackedSegments, SegmentTable
 from distprof.facts.stand import RankState
 from distprof.facts.writer_liveness import LastWrite, look_at_writer
 from distprof.storage.collective_records import CollectiveReader, DeviceStep, RankCollectives, ReadCollectives
@@ -58,8 +59,7 @@ class RankStream(Struct, frozen=True, kw_only=True):
     info: RankInfo
     rows: FloatArray
     """``[num_steps, ROW_WIDTH]``, in the order written."""
-    segments: Mapping[int, Segments]
-    """By step."""
+    segments: SegmentTable
     collectives: tuple[RankCollectives, ...]
     """By the order of the collectives in a step. Empty: none were kept."""
     device_collectives: tuple[RankCollectives, ...]
@@ -166,7 +166,7 @@ class PartReader:
         part, rows_before = parse_part(found.header)
         return RankStream(
             run_id=str(found.header.get("run_id")), info=info,
-            world_size=int(found.header["world_size"]), segments={**found.segments},
+            world_size=int(found.header["world_size"]), segments=SegmentTable(found.segments),
             collectives=found.collectives.finish(), device_collectives=found.collectives.finish_device(), rows=rows,
             warnings=found.warn(self.path.name, damaged), operations=found.operations.finish(), gpus=found.gpu.finish(),
             part=part, rows_before=rows_before + self._skipped, scheduling=found.finish_scheduling(),
@@ -193,7 +193,7 @@ class _Found:
         self.rows: dict[int, tuple[FloatArray, int]] = {}
         """Rows by step, each with the place of its record."""
         self._pending: dict[int, tuple[FloatArray, int]] = {}
-        self.segments: dict[int, Segments] = {}
+        self.segments: dict[int, PackedSegments] = {}
         self.collectives, self.operations, self.gpu = CollectiveReader(), OperationReader(), GpuReader()
         self._readings: list[FloatArray] = []
         self._damaged: list[int] = []

@@ -22,6 +22,7 @@ from distprof.facts.run import (
     make_rows,
     name_ranks,
 )
+from distprof.facts.segments import RunSegments, tabulate
 from distprof.facts.trace import TraceHead
 from distprof.storage.match_collectives import align_rows, match_collectives
 from distprof.traces.align_clocks import align_clocks
@@ -57,9 +58,7 @@ def assemble_run(traced: Sequence[TracedRank]) -> Run:
         meta=_describe_job(own, world_size, readings), rows=rows, collectives=collectives,
         warnings=(*_doubt_world(own, ranks), *_compare_devices(own, ranks), *left_out, *numbered.warnings, *parted),
         ranks=tuple(_describe_rank(rank, item) for rank, item in zip(ranks, own, strict=True)),
-        segments={
-            (rank, step): kept for rank, item in zip(ranks, own, strict=True) for step, kept in item.segments.items()
-        },
+        segments=RunSegments({rank: tabulate(item.segments) for rank, item in zip(ranks, own, strict=True)}),
         activity=tuple(structs.replace(item.activity, rank=rank) for rank, item in placed.items()),
     )  # fmt: skip
 

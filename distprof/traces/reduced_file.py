@@ -22,7 +22,8 @@ from msgspec import Struct, structs
 from distprof.config.decode import MAX_EXACT
 from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import MAX_WORLD, PHASES, ROW_FIELDS, Segments
+from distprof.facts.run import MAX_WORLD, PHASES, ROW_FIELDS
+from distprof.facts.segments import Segments
 from distprof.facts.trace import TraceHead
 from distprof.facts.trace_summary import DEVICE_STATES, TraceSummary
 from distprof.storage.collective_records import MAX_COLLECTIVES, RankCollectives
@@ -205,7 +206,8 @@ def _are_possible_heads(heads: Iterable[TraceHead]) -> bool:
 
 def _is_possible_timeline(kept: Segments) -> bool:
     fits = len(kept.codes) == len(kept.durations_ns) <= MAX_SEGMENTS
-    return fits and all(0 <= code < len(PHASES) for code in kept.codes) and sum(kept.durations_ns) < MAX_EXACT
+    fits = fits and all(0 <= code < len(PHASES) for code in kept.codes) and min(kept.durations_ns, default=0) >= 0
+    return fits and sum(kept.durations_ns) < MAX_EXACT
 
 
 def _is_possible_table(table: RankCollectives, steps: FloatArray) -> bool:

@@ -13,7 +13,8 @@ from msgspec import structs
 
 from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, Peak, Phase, RankInfo, Segments
+from distprof.facts.run import COLUMN, ROW_WIDTH, Clock, CollectiveKind, Peak, Phase, RankInfo
+from distprof.facts.segments import Segments
 from distprof.record.step.between_steps import STRETCH_CODE
 from distprof.storage import stream_part
 from distprof.storage.collective_records import (

@@ -12,7 +12,8 @@ import pytest
 from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
 from distprof.facts.plain import make_plain
-from distprof.facts.run import COLUMN, Segments
+from distprof.facts.run import COLUMN
+from distprof.facts.segments import Segments
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, decode_line, encode_line
 from distprof.storage.run_folder import read_run, write_meta

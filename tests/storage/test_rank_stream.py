@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from distprof.errors import DataError
 from distprof.facts.arrays import FloatArray
 from distprof.facts.columns import LOADER_FIELDS
-from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, Peak, RankInfo, Segments
+from distprof.facts.run import COLUMN, PHASES, ROW_WIDTH, Peak, RankInfo
+from distprof.facts.segments import Segments
 from distprof.storage import record_lines
 from distprof.storage.rank_stream import StreamWriter, read_stream
 from distprof.storage.record_lines import FIELDS, decode_line, encode_line

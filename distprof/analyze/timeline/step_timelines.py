@@ -91,10 +91,11 @@ def _choose_ranks(measured_steps: MeasuredSteps, timing: Timing, named: Sequence
 
 def _find_kept(run: Run, columns: IntArray, chosen: Sequence[int]) -> int | None:
     """The first of the steps of which all these ranks kept a timeline, and their micro-batches. None: of none."""
-    numbers, ranks = run.column("step"), [run.ranks[position].rank for position in chosen]
+    ranks = [run.ranks[position].rank for position in chosen]
+    numbers: IntArray = np.nan_to_num(run.column("step")[chosen[0], columns], nan=-1.0).astype(np.int64)
     piped = [own.step for position in chosen if run.operations and (own := run.operations[position]) is not None]
     steps = set(piped[0].tolist()).intersection(*(own.tolist() for own in piped[1:])) if piped else None
-    for place, step in enumerate(numbers[chosen[0], columns].tolist()):
+    for place, step in enumerate(numbers.tolist()):
         if (steps is None or step in steps) and all((rank, step) in run.segments for rank in ranks):
             return place
     return 0 if len(columns) and not run.segments else None

@@ -13,7 +13,8 @@ from itertools import accumulate
 import numpy as np
 
 from distprof.facts.micro_batches import OPERATION_CODE, UNKNOWN, OperationKind
-from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Phase, Segments
+from distprof.facts.run import COMMUNICATION_PHASES, PHASE_CODE, Phase
+from distprof.facts.segments import Segments
 from distprof.record.step.collective_log import Issued
 from distprof.record.step.operation_log import LoggedOperations, OperationFacts
 from distprof.storage.operation_records import StepOperations

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Segments, Stretch
+from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Stretch
+from distprof.facts.segments import Segments
 from distprof.record.step.between_steps import STRETCH_CODE, BetweenRecord
 from distprof.record.step.collective_log import ASYNCHRONOUS, AWAITED, IN_PLACE, ON_DEVICE, Issued
 from distprof.record.step.device_clock import Anchor

@@ -13,7 +13,8 @@ from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from distprof.facts.run import PHASE_CODE, PHASES, Phase, Segments
+from distprof.facts.run import PHASE_CODE, PHASES, Phase
+from distprof.facts.segments import Segments
 from distprof.storage.last_state import BETWEEN, UNKNOWN, Position, make_place
 
 MAX_SEGMENTS = 5120

@@ -391,17 +391,14 @@ def _choose_columns(run: Run, first: Sequence[int], most_slices: int) -> tuple[l
     there = np.flatnonzero(numbers >= 0).tolist()
     slices = np.ones(len(numbers)) * len(run.ranks)
     column_of = {int(numbers[column]): column for column in there}
-    for (_, step), kept in run.segments.items():
-        if step in column_of:
-            slices[column_of[step]] += len(kept.codes)
+    kept = [(table.steps, table.counts) for table in run.segments.by_rank.values()]
     for table in (*run.collectives, *run.device_collectives):
         slices[table.steps] += table.arrival_ns.shape[0] * table.arrival_ns.shape[2] * 2
-    for done in run.operations:
-        if done is not None:
-            steps, counts = np.unique(done.step, return_counts=True)
-            for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
-                if step in column_of:
-                    slices[column_of[step]] += count
+    kept += [np.unique(done.step, return_counts=True) for done in run.operations if done is not None]
+    for steps, counts in kept:
+        for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
+            if step in column_of:
+                slices[column_of[step]] += count
     told = [column_of[step] for step in first if step in column_of]
     order = [*dict.fromkeys([*told, *there])]
     fit = np.cumsum(slices[order]) <= most_slices if order else np.zeros(0, dtype=bool)

@@ -22,6 +22,8 @@ from distprof.report.wait_report import Spread
 
 TEXT_LIMIT = 300
 MAX_DEVICE_NAMES = 3
+WAITS_BETWEEN = "waits between steps"
+"""The part of the time between steps that is waiting in collectives."""
 NOTABLE_BETWEEN_RATIO = 0.01
 """Share of the step time that lies between steps, from which on the headline says so."""
 MOST_RATIO = 0.5
@@ -46,7 +48,7 @@ def list_headline(report: Report) -> tuple[Fact, ...]:
         Fact(label="throughput", number=throughput),
         _describe_flops(head.achieved_flops_per_s),
         _describe_utilisation(report),
-        _describe_exposed(head),
+        _describe_exposed(report),
         Fact(label="busiest rank", text=describe_busiest(report)),
     ]
     if report.flops is not None:
@@ -96,8 +98,15 @@ def _describe_utilisation(report: Report) -> Fact:
     return Fact(label="MFU, HFU", number=number, text=text)
 
 
-def _describe_exposed(head: Headline) -> Fact:
-    text = "" if head.exposed_ratio is None else f" of the step, {format_time(head.exposed_ns)} (mean over ranks)"
+def _describe_exposed(report: Report) -> Fact:
+    """Of the step, and beside it what of the time from step to step is waiting between steps, if more than a trifle."""
+    head, text = report.headline, ""
+    if head.exposed_ratio is not None:
+        text = f" of the step, {format_time(head.exposed_ns)} (mean over ranks)"
+        parts = () if report.between is None else report.between.parts
+        waits = sum(part.share_ratio or 0.0 for part in parts if part.part == WAITS_BETWEEN)
+        if waits >= NOTABLE_BETWEEN_RATIO:
+            text += f"; waits between steps are {format_ratio(waits)} of the time from step to step"
     return Fact(label="exposed comm.", number=format_ratio(head.exposed_ratio), text=text)
 
 
@@ -113,13 +122,14 @@ def describe_busiest(report: Report) -> str:
             f"{which}no outlier: {name_rank(report, busiest.rank)} does the most work, "
             f"{format_time(busiest.excess_ns)} per step above the others' median"
         )
+    averaged = "" if report.verdict.rank in (None, busiest.rank) else ", averaged over all steps"
     where = "in no single phase more than the others"
     if busiest.phase is not None:
         most = (busiest.phase_excess_ns or 0.0) >= MOST_RATIO * (busiest.excess_ns or 0.0)
         part = "most of it" if most else "the largest part of it"
         where = f"{part} in {busiest.phase} ({format_excess(busiest.phase_excess_ns)})"
     return (
-        f"{which}{name_rank(report, busiest.rank)} spends {format_time(busiest.own_ns)} of its own per step, "
+        f"{which}{name_rank(report, busiest.rank)} spends {format_time(busiest.own_ns)} of its own per step{averaged}, "
         f"{format_time(busiest.excess_ns)} more than the median of the others, {where}"
     )
 

@@ -13,7 +13,7 @@ from distprof.render.sections.pipeline import (
 )
 from distprof.render.sections.rank_names import describe_pipeline_place
 from distprof.render.sections.section_types import Card, Fact, Section, make_columns
-from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_time
+from distprof.render.units import NOT_MEASURED, clean_text, format_count, format_steps, format_time
 from distprof.report.operations_report import OperationsReport, PipelineCause, PipelineCauseKind, StageReport
 from distprof.report.wait_report import Estimate
 
@@ -101,7 +101,7 @@ def list_pipeline_facts(report: OperationsReport) -> list[Fact]:
         shown = ", ".join(f"{show_ratio(value)} {name}" for name, value in parts)
         facts.append(Fact(label="bubble", text=f"{shown}; in theory {show_ratio(bubble.theory_ratio)}"))
         facts.append(Fact(label="waiting", text=f"{show_ratio(bubble.waiting_ratio)} of computation beyond the theory"))
-    measured = f"{report.num_steps:,} steps of {format_count(report.micro_batches)} micro-batches"
+    measured = f"{format_steps(report.num_steps)} of {format_count(report.micro_batches)} micro-batches"
     facts.append(Fact(label="measured", text=measured + ("; intervals are 95 %" if report.judged else "")))
     if report.left_out:
         reason = clean_text(report.left_out[0], REASON_LIMIT)

@@ -9,7 +9,7 @@ from distprof.facts.run import PHASES, name_ranks
 from distprof.render.sections.ends import describe_ends
 from distprof.render.sections.hangs import describe_hang
 from distprof.render.sections.section_types import Section, make_columns
-from distprof.render.units import clean_text, format_age, format_milliseconds, format_time
+from distprof.render.units import clean_text, format_age, format_milliseconds, format_steps, format_time
 from distprof.report.progress import Progress, RankProgress
 from distprof.report.report import Report
 
@@ -67,7 +67,7 @@ def describe_end(progress: Progress) -> str:
     for rank in progress.ranks:
         by_state.setdefault(rank.state, []).append(rank.rank)
     if [*by_state] == ["completed"] and len(progress.ranks) == progress.world_size:
-        return f"the job has completed {progress.steps_done:,} steps"
+        return f"the job has completed {format_steps(progress.steps_done)}"
     words = {"gone": "gone without an end (killed?)", "unknown": "silent"}
     ends = [f"{clean_text(name_ranks(ranks, most=4))} {words.get(state, state)}" for state, ranks in by_state.items()]
     return f"the job has ended: {', '.join(ends)}"
@@ -99,7 +99,7 @@ def describe_times(progress: Progress) -> str:
     times_ns = progress.step_times_ns
     if not times_ns:
         return ""
-    return f"{format_time(min(times_ns))} to {format_time(max(times_ns))} in the last {len(times_ns):,} steps"
+    return f"{format_time(min(times_ns))} to {format_time(max(times_ns))} in the last {format_steps(len(times_ns))}"
 
 
 def show_ranks(progress: Progress, most: int) -> Section:

@@ -32,6 +32,7 @@ from distprof.render.units import (
     format_milliseconds,
     format_number,
     format_ratio,
+    format_steps,
     format_time,
 )
 from distprof.report.report import Report
@@ -75,7 +76,7 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
         noted: The first note is shown, instead of the number of notes.
     """
     coverage = report.coverage
-    steps = f"{coverage.steps_measured:,} steps"
+    steps = format_steps(coverage.steps_measured)
     if coverage.ranks_missing:
         steps += f" of {len(coverage.ranks_present):,} of {coverage.world_size:,} ranks"
         steps += f" ({list_missing(report, 30)})"

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.intervals import Intervals, intersect, measure, subtract
-from distprof.facts.run import ROW_WIDTH, Segments
+from distprof.facts.run import ROW_WIDTH
+from distprof.facts.segments import Segments
 from distprof.facts.trace import Trace, TraceHead
 from distprof.facts.trace_summary import TraceSummary
 from distprof.storage.collective_records import RankCollectives

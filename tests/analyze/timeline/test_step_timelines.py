@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from distprof.analyze import analyze
 from distprof.analyze.timeline.step_timelines import MAX_LANES
 from distprof.facts.mesh import RankGroup
-from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Run, Segments
+from distprof.facts.run import COLUMN, PHASE_CODE, Phase, Run
+from distprof.facts.segments import Segments
 from distprof.report.step_timeline import STEP, WAIT, StepChoice, StepTimeline
-from tests.factories import MS, make_run
+from tests.factories import MS, keep_segments, make_run
 from tests.render.files.test_timeline_file import make_pipeline_run, make_table
 
 
@@ -32,7 +33,7 @@ def make_kept_run(num_ranks: int = 2, num_steps: int = 5, **changes: object) -> 
         )
         for rank in range(num_ranks) for step in range(num_steps)
     }  # fmt: skip
-    return replace(run, segments=segments)
+    return replace(run, segments=keep_segments(segments))
 
 
 def get(run: Run, choice: StepChoice) -> StepTimeline:
@@ -54,10 +55,10 @@ def test_the_usual_step_and_the_longest() -> None:
 def test_a_step_that_was_not_kept_gives_way_to_one_that_was() -> None:
     run = make_kept_run()
     kept = {key: segments for key, segments in run.segments.items() if key != (1, 4)}
-    (timeline,) = analyze(replace(run, segments=kept)).timelines
+    (timeline,) = analyze(replace(run, segments=keep_segments(kept))).timelines
     assert timeline.step == 1, "of those that were kept none is longer"
     kept = {key: segments for key, segments in run.segments.items() if key[1] in (2, 4) and key != (1, 4)}
-    (timeline,) = analyze(replace(run, segments=kept)).timelines
+    (timeline,) = analyze(replace(run, segments=keep_segments(kept))).timelines
     assert timeline.step == 2 and not timeline.of_all
 
 
@@ -69,7 +70,7 @@ def test_a_step_whose_number_is_lost_gives_way_to_one_that_has_it() -> None:
 
 
 def test_a_step_without_phases_is_one_block() -> None:
-    timeline = get(replace(make_kept_run(), segments={}), StepChoice.WORST)
+    timeline = get(replace(make_kept_run(), segments=keep_segments({})), StepChoice.WORST)
     assert timeline.lanes[0].blocks.kinds == (STEP,) and timeline.lanes[0].blocks.end_ns == (150 * MS,)
 
 
@@ -91,7 +92,7 @@ def test_hosts_whose_clocks_are_not_known_begin_at_their_own_zero() -> None:
         (rank, step): replace(each, begin_ns=each.begin_ns + rank * 10**9)
         for (rank, step), each in run.segments.items()
     }
-    timeline = get(replace(run, rows=rows, segments=kept), StepChoice.TYPICAL)
+    timeline = get(replace(run, rows=rows, segments=keep_segments(kept)), StepChoice.TYPICAL)
     assert timeline.bound_ns is None
     assert [lane.blocks.end_ns[-1] - lane.blocks.begin_ns[0] for lane in timeline.lanes] == [100 * MS] * 2
     assert timeline.lanes[0].blocks.begin_ns[0] == 0
@@ -165,7 +166,7 @@ def test_exposed_communication_is_waiting_until_the_last_rank_arrives() -> None:
         for rank, durations_ns in enumerate(((60 * MS, 40 * MS), (70 * MS, 30 * MS))) for step in range(3)
     }  # fmt: skip
     table = make_table(run, [[50], [70]], [[99], [99]])
-    first, second = get(replace(run, segments=kept, collectives=(table,)), StepChoice.TYPICAL).lanes
+    first, second = get(replace(run, segments=keep_segments(kept), collectives=(table,)), StepChoice.TYPICAL).lanes
     assert [*zip(first.blocks.kinds, first.blocks.end_ns, strict=True)] == [
         ("backward", 60 * MS), (WAIT, 70 * MS), ("all_reduce", 100 * MS),
     ]  # fmt: skip

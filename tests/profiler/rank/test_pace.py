@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.facts.run import Segments
+from distprof.facts.segments import Segments
 from distprof.profiler.rank.pace import (
     COLLECTIVE_NS,
     LEAST_FIRST_STEPS,

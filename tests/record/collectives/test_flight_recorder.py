@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from distprof.facts.run import KINDS, CollectiveKind, Segments
+from distprof.facts.run import KINDS, CollectiveKind
+from distprof.facts.segments import Segments
 from distprof.record.collectives import flight_recorder
 from distprof.record.collectives.flight_recorder import MAX_FILE_BYTES, OWN_GROUP, find_unseen, keep_ring, read_ring
 from distprof.record.step.step_record import SeenCollective, StepRecord

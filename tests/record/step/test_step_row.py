@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distprof.facts.run import COLUMN, PHASES, Segments
+from distprof.facts.run import COLUMN, PHASES
+from distprof.facts.segments import Segments
 from distprof.record.step.step_record import SeenCollective, StepRecord
 from distprof.record.step.step_row import pack_row
 

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from distprof.analyze import analyze
 from distprof.facts.micro_batches import OPERATION_CODE, OperationKind, RankOperations
-from distprof.facts.run import PHASES, ClockReading, CollectiveKind, Collectives, Phase, Run, Segments
+from distprof.facts.run import PHASES, ClockReading, CollectiveKind, Collectives, Phase, Run
+from distprof.facts.segments import Segments
 from distprof.render.files import run_trace
 from distprof.render.files.files import render_trace
 from distprof.render.files.operations_timeline import render_operations_trace
 from distprof.traces.read_paths import read_paths
 from distprof.traces.reduce.phase_names import USUAL_NAMES
-from tests.factories import MS, make_run
+from tests.factories import MS, keep_segments, make_run
 from tests.render.files.perfetto_file import Timeline, read_timeline
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -233,7 +234,7 @@ def make_long_run(num_ranks: int, num_steps: int) -> Run:
     table = make_table(
         run, np.full((num_ranks, 1), 50) + np.arange(num_ranks)[:, np.newaxis] / 10, np.full((num_ranks, 1), 90)
     )
-    return replace(run, segments=segments, collectives=(table,))
+    return replace(run, segments=keep_segments(segments), collectives=(table,))
 
 
 def measure_writing(run: Run) -> tuple[int, int]:
