@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distprof.config.decode import load_json, require_flat
 from distprof.errors import DataError
 from distprof.storage.safe_open import open_file, require_own
@@ -32,7 +34,8 @@ def write_whole(path: Path, data: bytes | str | Iterable[bytes]) -> None:
 
 def encode_json(value: object) -> str:
     """Strict JSON as a file holds it."""
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(value, allow_nan=False)  # the part of Python that indents takes twice as long
+    return msgspec.json.format(text, indent=1) + "\n"
 
 
 def write_json(path: Path, value: object) -> None:
