@@ -71,6 +71,12 @@ def test_rows_stand_below_the_step_and_apart() -> None:
     assert by_name["step"][-1] == "100.0 %" and by_name["cycle"][:2] == ["108.0", "108.0"]
 
 
+def test_the_headline_has_waits_between_steps_beside_those_within() -> None:
+    text = " ".join(show(EVALUATES).split())
+    assert "(mean over ranks); waits between steps are 2.3 % of the time from step to step" in text
+    assert "waits between steps are" not in " ".join(show(make_report(8.8, **OWN)).split())
+
+
 def test_the_headline_says_how_long_it_is_from_step_to_step() -> None:
     text = show(EVALUATES)
     assert "step time      108.0 ms mean, " in text  # the cycle of the table
