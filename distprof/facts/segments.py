@@ -24,7 +24,7 @@ class Segments(Struct, frozen=True, kw_only=True):
     """Whether the step had more segments than are kept."""
 
 
-class PackedSegments(Struct, frozen=True, array_like=True):
+class PackedSegments(Struct, frozen=True):
     """The same of one step, packed."""
 
     begin_ns: int

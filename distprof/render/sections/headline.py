@@ -117,12 +117,12 @@ def describe_busiest(report: Report) -> str:
         return "one rank: nothing to compare it with" if report.world_size == 1 else NOT_MEASURED
     there = {rank.rank for rank in report.ranks}
     which = "of the ranks present, " if set(report.coverage.ranks_missing) - there else ""
+    averaged = "" if report.verdict.rank in (None, busiest.rank) else ", averaged over all steps"
     if not busiest.stands_out:
         return (
-            f"{which}no outlier: {name_rank(report, busiest.rank)} does the most work, "
+            f"{which}no outlier: {name_rank(report, busiest.rank)} does the most work{averaged}, "
             f"{format_time(busiest.excess_ns)} per step above the others' median"
         )
-    averaged = "" if report.verdict.rank in (None, busiest.rank) else ", averaged over all steps"
     where = "in no single phase more than the others"
     if busiest.phase is not None:
         most = (busiest.phase_excess_ns or 0.0) >= MOST_RATIO * (busiest.excess_ns or 0.0)

@@ -80,6 +80,9 @@ def test_where_the_verdict_names_another_rank_the_busiest_is_said_to_be_an_avera
     report = analyze(make_straggler_run(4, 2, 200.1))
     said = describe_busiest(replace(report, verdict=replace(report.verdict, rank=1)))
     assert said.startswith("rank 2 spends 285.1 ms of its own per step, averaged over all steps, 200.1 ms more")
+    report = analyze(make_straggler_run(4, 2, 4))
+    said = describe_busiest(replace(report, verdict=replace(report.verdict, rank=1)))
+    assert said.startswith("no outlier: rank 2 does the most work, averaged over all steps, ")
 
 
 def test_less_than_half_is_not_most_of_it() -> None:
