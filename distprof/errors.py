@@ -8,6 +8,8 @@ EXIT_USAGE = 2
 EXIT_PARTIAL = 3
 EXIT_WORSE, EXIT_INCONCLUSIVE = 4, 5
 """Of a comparison with a limit."""
+CUT = " ..."
+"""In place of the rest of a line that is too long."""
 
 
 class DistprofError(Exception):
@@ -43,4 +45,5 @@ def read_first_line(error: BaseException, max_letters: int = 200) -> str:
         said = str(error)
     except Exception:  # an error of a script's own kind
         return ""
-    return (said.strip().splitlines() or [""])[0][:max_letters]
+    line = (said.strip().splitlines() or [""])[0]
+    return line if len(line) <= max_letters else f"{line[: max_letters - len(CUT)]}{CUT}"

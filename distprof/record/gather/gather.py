@@ -372,7 +372,7 @@ class GatherThread(threading.Thread):
             except (RuntimeError, ValueError) as error:  # ValueError: the script has destroyed its process groups
                 self._exchange.broken = read_first_line(error)
                 if not self._exchange.given_up:
-                    self._lost(f"rank rows no longer reach rank 0: {self._exchange.broken}")
+                    self._lost(f"the ranks' rows no longer reach rank 0: {self._exchange.broken}")
                 continue
             behind = self._exchange.behind
             if self._exchange.stop_recording and self._stop_recording is not None:

@@ -121,8 +121,9 @@ def _describe_end(rank: RankReport) -> End | None:
         return None
     error = f": {clean_text(rank.error, TEXT_LIMIT)}" if rank.error else ""
     if rank.ended is None:
-        seen = ", the last in its record" if started and rank.error else ""
-        severity, one, several = _describe_silence(rank, f" {since}{seen}" if started or not rank.error else "")
+        # where it stood, in its error, may be later than what was gathered or written of it
+        since = f"(last recorded step: {rank.last_step})" if started and rank.error else since
+        severity, one, several = _describe_silence(rank, f" {since}" if started or not rank.error else "")
         return severity, one + error, several + error
     if rank.ended == "completed":
         return (

@@ -122,7 +122,18 @@ def _show_communication(report: Report) -> Section:
     columns = make_columns(COMMUNICATION_HEADS, rows)
     on_host = any(column.head in ("busy", "exposed") and column.has_values() for column in columns)
     title = "communication: per step and rank" + (", host clock" if on_host else "")
-    return Section(key="communication", title=title, columns=columns)
+    return Section(key="communication", title=title, columns=columns, notes=tuple(_note_exposed(report)))
+
+
+def _note_exposed(report: Report) -> Iterator[str]:
+    """A thread that has waited may get a core only a while later."""
+    pairs = [
+        pair for kind in report.communication
+        for exposed, busy in ((kind.exposed_host_ns, kind.busy_host_ns), (kind.exposed_device_ns, kind.busy_device_ns))
+        for pair in zip(exposed, busy, strict=True)
+    ]  # fmt: skip
+    if any(exposed_ns is not None and busy_ns is not None and exposed_ns > busy_ns for exposed_ns, busy_ns in pairs):
+        yield "exposed lasts until the rank goes on, which may be after the collectives have ended, and may exceed busy"
 
 
 PHASE_HEADS = ("phase", "min", "median", "max", "rank", "share")

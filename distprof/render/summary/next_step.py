@@ -85,6 +85,9 @@ def _advise_hang(hang: HangReport) -> str:
     if hang.absent and gone.issuperset(hang.absent):
         who = clean_text(name_ranks(hang.absent))
         return f"find out what ended {who}: the launcher names the signal, dmesg what was killed for lack of memory"
+    failed = {rank for place in hang.states if place.state == "failed" for rank in place.ranks}
+    if hang.absent and failed.issuperset(hang.absent):
+        return f"look at why {clean_text(name_ranks(hang.absent))} failed: the job's own output has the traceback"
     return "look at the line where the absent ranks stand; py-spy dump --pid shows a process that still hangs"
 
 

@@ -84,7 +84,7 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
     recorded = [rank.steps_recorded for rank in report.ranks if rank.apart is None]
     if any(coverage.steps_measured + coverage.steps_warmup < steps for steps in recorded):
         most = max(recorded)
-        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} unrecorded")
+        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} not recorded on every rank")
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
     without = f"; left out: {', '.join(left_out)}" if left_out else ""
@@ -95,7 +95,8 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
     if (notes := coverage.notes) and not noted:
         facts.append(Fact(label="notes", text=f"{len(notes):,}, with --details"))
     elif notes:
-        more = f" (and {len(notes) - 1:,} more, with --details)" if len(notes) > 1 else ""
+        others = f"{len(notes) - 1:,} more note{'s' if len(notes) > 2 else ''}"
+        more = f" (and {others}, with --details)" if len(notes) > 1 else ""
         facts.append(Fact(label="note", text=clean_text(notes[0], NAMES_LIMIT) + more))
     return facts if is_traced(report) else [*facts, Fact(label="recording", text=describe_overhead(report.overhead))]
 

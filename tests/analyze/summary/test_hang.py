@@ -138,6 +138,11 @@ def test_a_rank_that_wrote_nothing_is_told_by_its_last_position(lives: bool | No
     assert advice.startswith("find out what ended rank 1: " if lives is False else "look at the line where ")
 
 
+def test_a_rank_that_failed_has_no_process_to_look_into() -> None:
+    run = make_hang(make_stand(make_group(27, 27)), None, rank1={"ended": "failed"})
+    assert describe_next(analyze(run)) == "look at why rank 1 failed: the job's own output has the traceback"
+
+
 def test_several_that_did_not_come_are_told_by_how_they_ended() -> None:
     waits = make_stand(make_group(27, 27))
     run = make_hang(waits, None, None, rank1={"ended": "completed"}, rank2={"ended": "failed"})

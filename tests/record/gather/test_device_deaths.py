@@ -167,14 +167,14 @@ def test_the_rank_that_waits_writes_every_step_that_its_host_has_finished(surviv
     assert stream.info.error == f"no step had ended for 0.008 s, in step {LAST + 2}, all_reduce, waiting for {PENDING}"
 
 
-ABRUPT = "is missing after step {last}, the last in its record: its stream ends abruptly (killed?)"
+ABRUPT = "is missing (last recorded step: {last}): its stream ends abruptly (killed?)"
 TOLD = {
     "SIGKILL": f"{ABRUPT}: in step {LAST}, backward, last written",
     "SIGABRT": f"{ABRUPT}: in step {LAST}, backward, last written",
     "os._exit": f"{ABRUPT}: in step {LAST}, backward, last written",
     "SIGTERM": "was terminated after step 11: SIGTERM in step 12, backward",
     "exception": "failed after step 12: RuntimeError: NCCL communicator was aborted",
-    "hang": "is missing after step 11, the last in its record: its stream ends abruptly (killed?): no step had ended "
+    "hang": "is missing (last recorded step: 11): its stream ends abruptly (killed?): no step had ended "
     "for 0.008 s, in step 12, backward, last written",
 }
 """What the report says of rank 1. Who ends without warning loses what its background thread had not written yet."""

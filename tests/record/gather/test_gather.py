@@ -252,7 +252,7 @@ def test_a_broken_exchange_is_told_once_and_the_file_is_still_ended() -> None:
     gather_thread = make_gather_thread(Broken(None), [], log, together=lambda: log.append("together"))
     gather_thread.start()
     assert gather_thread.finish(alone=False, timeout_s=30)
-    assert log[:3] == ["take wait=True", "end", "rank rows no longer reach rank 0: Connection closed by peer"]
+    assert log[:3] == ["take wait=True", "end", "the ranks' rows no longer reach rank 0: Connection closed by peer"]
     assert "together" not in log
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.facts.run import Phase
-from distprof.render.summary.screen import list_parts, merge_small
+from distprof.render.summary.screen import list_basis, list_parts, merge_small
 from distprof.render.terminal.screen import SCREEN_LINES, name_command, render_screen
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind
@@ -66,6 +66,10 @@ def test_what_was_left_out_and_what_is_missing_is_said() -> None:
     text = "\n".join(show(make_report([make_cause(VerdictKind.JITTER, 3.0)])))
     assert re.search(r"measured +50 steps; left out: 10 warm-up; intervals are 95 %", text)
     report = simulate_report(8, True)
+    many = structs.replace(report.coverage, steps_measured=7, notes=("first", "second", "third"))
+    measured, note, _ = (fact.text for fact in list_basis(structs.replace(report, coverage=many)))
+    assert measured == "7 steps; left out: 23 not recorded on every rank; intervals are 95 %"
+    assert note == "first (and 2 more notes, with --details)"
     coverage = structs.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
     text = " ".join(" ".join(show(structs.replace(report, coverage=coverage))).split())
     assert "30 steps of 6 of 8 ranks (cut off: ranks 3, 5)" in text

@@ -212,6 +212,12 @@ def test_communication_shows_ranges_where_ranks_differ() -> None:
     assert find_row(text[text.index("collective ") :], "all_reduce") == ["all_reduce", "3", "3.8", "MiB", "30.0", "ms"]
 
 
+@pytest.mark.parametrize(("exposed_ms", "noted"), [(30, False), (31, True)])
+def test_compute_that_goes_on_after_the_end_of_collectives_is_explained(exposed_ms: int, noted: bool) -> None:
+    text = " ".join(show(make_run(columns={"all_reduce_exposed_host_ns": exposed_ms * MS})).split())
+    assert ("and may exceed busy" in text) == noted  # they are busy for 30 ms
+
+
 def test_coverage_says_what_the_numbers_stand_on() -> None:
     config = {"train": {"steps": 4, "warmup_steps": 1}}
     notes = tuple(f"note number {number}" for number in range(MAX_NOTES + 5))
