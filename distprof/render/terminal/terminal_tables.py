@@ -72,7 +72,8 @@ STEPS: tuple[Step, ...] = ((WHOLE, 2), (WHOLE, 1))
 RANK_STEPS: tuple[Step, ...] = ((60, 2), (30, 2), (20, 1), (12, 1), (8, 1))
 """For names of hosts and devices: elsewhere than among ranks, they are shortened once no column can be dropped."""
 CAUSE_STEPS: tuple[Step, ...] = (*STEPS, *((limit, 1) for limit in range(60, 23, -4)))
-LAST_CAUSE_STEPS: tuple[Step, ...] = (*CAUSE_STEPS, *((limit, 1) for limit in range(22, 7, -2)))
+SHORT_CAUSE_STEPS: tuple[Step, ...] = tuple((limit, 1) for limit in range(22, 7, -2))
+"""Where there is no room for whole words either."""
 NAMED_STEPS: tuple[Step, ...] = ((110, 2), (90, 2), (70, 2), (60, 2), (50, 2), (40, 1))
 LAST_STEPS: tuple[Step, ...] = (*NAMED_STEPS, (32, 1), (26, 1), (20, 1))
 """For long names: they are shortened before columns are dropped, and most once no more columns can be."""
@@ -80,13 +81,38 @@ LAST_STEPS: tuple[Step, ...] = (*NAMED_STEPS, (32, 1), (26, 1), (20, 1))
 
 def fit_table(section: Section, console: Console) -> Table:
     """The section's table in the most generous layout that fits the console."""
+    return choose_fitting(_list_tables(section, console.width), console)
+
+
+def _list_tables(section: Section, width: int) -> Iterator[Table]:
+    """The section's table, from generous to narrow."""
     choices = _list_choices(section)
-    layouts = (
-        (columns, step) for number, columns in enumerate(choices, 1)
-        for step in _list_steps(section.key, last=number == len(choices))
-    )  # fmt: skip
-    tables = (make_table(columns, step, ruled=section.ruled) for columns, step in layouts)
-    return choose_fitting(tables, console)
+    for number, columns in enumerate(choices, 1):
+        for step in _list_steps(section.key, last=number == len(choices)):
+            yield make_table(columns, step, ruled=section.ruled)
+    if section.key == "causes":  # which rank, and in which steps, is what the table is for
+        yield from _wrap(make_table(choices[-1], STEPS[-1], ruled=section.ruled), width)
+        for step in SHORT_CAUSE_STEPS:
+            yield make_table(choices[-1], step, ruled=section.ruled)
+
+
+def _wrap(table: Table, width: int) -> Iterator[Table]:
+    """A table with its text wrapped between words, if there is room for the longest ones."""
+    texts = [column.justify == "left" for column in table.columns]
+    cells = [[column.header, *column.cells] for column in table.columns]
+    whole = [max(map(_measure, each)) for each in cells]
+    least = [
+        max(cell_len(word) for cell in each for word in str(cell).split()) if is_text else most
+        for each, is_text, most in zip(cells, texts, whole, strict=True)
+    ]  # fmt: skip
+    spare = width - sum(least) - (len(least) - 1)
+    if spare < 0:
+        return
+    for column, is_text, word, most in zip(table.columns, texts, least, whole, strict=True):
+        column.width = min(most, word + spare)
+        spare -= column.width - word
+        column.no_wrap = not is_text
+    yield table
 
 
 def drop_empty(section: Section) -> list[Column]:
@@ -122,7 +148,7 @@ def _list_steps(key: str, *, last: bool) -> tuple[Step, ...]:
     if key in ("kernels", "ranges"):
         return LAST_STEPS if last else NAMED_STEPS
     if key == "causes":
-        return LAST_CAUSE_STEPS if last else CAUSE_STEPS
+        return CAUSE_STEPS
     if key == "ranks":
         return RANK_STEPS
     return (*STEPS, *RANK_STEPS) if last else STEPS
@@ -153,7 +179,7 @@ def choose_fitting(tables: Iterator[Table], console: Console) -> Table:
     The widths of a table that fits are set, or rich would measure every cell twice more.
     """
     for table in tables:
-        widths = [max(map(_measure, (column.header, *column.cells))) for column in table.columns]
+        widths = [column.width or max(map(_measure, (column.header, *column.cells))) for column in table.columns]
         gaps = (len(widths) - 1) * (sum(table.padding[1::2]) + 1)  # padding between two columns, and the box's line
         if sum(widths) + gaps <= console.width:
             for column, width in zip(table.columns, widths, strict=True):

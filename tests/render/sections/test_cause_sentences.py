@@ -230,6 +230,17 @@ def test_the_table_fits_and_holds_every_cause(width: int) -> None:
     assert text.index("phases by rank") < text.index("causes: where") < text.index("coverage")
 
 
+def test_which_rank_and_when_is_wrapped_and_not_cut() -> None:
+    partly = {"whole": False, "first_step": 30, "stretch_saved_if_only_this_ratio": make_estimate(27.0)}
+    late = make_cause(KIND.SLOW_RANK, 12.0, rank=1023, phase="data between steps", **partly)
+    lines = show(make_report([late, JITTER, MOVING]), 80).splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("causes: where")))
+    assert max(map(cell_len, lines)) <= 80 and not any("..." in line or "\u2026" in line for line in lines[at : at + 9])
+    words = " ".join(lines[at + 3 : at + 6]).split()
+    assert {"1023,", "between", "steps", "since", "30"} <= {*words}
+    assert lines[at + 3].startswith("slow rank ") and lines[at + 4].startswith("    ")
+
+
 def test_the_page_has_the_table_with_its_line_above_the_step() -> None:
     text = render_html(make_report(MANY))
     assert "Causes: where step time could be saved" in text
