@@ -146,6 +146,16 @@ def _note_apart(measured_steps: MeasuredSteps) -> list[str]:
     ]
 
 
+def _describe_early(run: Run) -> str:
+    """Which ranks had completed when others still took steps, as with uneven inputs; empty if none had."""
+    last = np.nanmax(run.column("step"), axis=1, initial=-1)
+    early = [info.ended == "completed" and step < last.max() for info, step in zip(run.ranks, last, strict=True)]
+    if not any(early):
+        return ""
+    ranks = [info.rank for info, is_early in zip(run.ranks, early, strict=True) if is_early]
+    return f", of which {name_ranks(ranks)} completed and took none after step {int(last[early].max())},"
+
+
 def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headline: Timing | None) -> list[str]:
     run = measured_steps.run
     notes = [f"not readable and left out: {reason}" for reason in run.unread]
@@ -165,7 +175,8 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
     left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted & ~measured_steps.apart[:, np.newaxis]
     if partial := int(left_out.any(axis=0).sum()):
-        notes.append(f"{partial} measured step(s) were not reported whole by every rank present and are left out")
+        why = f"not reported whole by every rank present{_describe_early(run)}"
+        notes.append(f"{partial} measured step(s) were {why} and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
         for timing in timings

@@ -51,6 +51,16 @@ def test_a_hole_in_one_rank_is_incomplete_and_noted() -> None:
     assert "2 measured step(s) were not reported whole by every rank present and are left out" in facts.notes
 
 
+def test_a_rank_whose_input_ended_first_is_said_to_have_completed() -> None:
+    facts = cover(drop_rows(make_run(num_steps=6), 1, 4, 5))
+    assert (
+        "2 measured step(s) were not reported whole by every rank present, of which rank 1 completed and took none "
+        "after step 3, and are left out"
+    ) in facts.notes
+    failed = cover(drop_rows(make_run(num_steps=6, infos={1: {"ended": "failed"}}), 1, 4, 5))
+    assert not any("took none" in note for note in failed.notes)
+
+
 def test_missing_are_ranks_without_rows_or_without_an_end() -> None:
     infos = {1: {"ended": None}, 2: {"ended": "failed"}, 3: {"ended": "failed"}}
     run = drop_rows(make_run(num_ranks=4, infos=infos, meta={"world_size": 6}), 2, 0)
