@@ -206,8 +206,7 @@ def _are_possible_heads(heads: Iterable[TraceHead]) -> bool:
 
 def _is_possible_timeline(kept: Segments) -> bool:
     fits = len(kept.codes) == len(kept.durations_ns) <= MAX_SEGMENTS
-    fits = fits and all(0 <= code < len(PHASES) for code in kept.codes) and min(kept.durations_ns, default=0) >= 0
-    return fits and sum(kept.durations_ns) < MAX_EXACT
+    return fits and all(0 <= code < len(PHASES) for code in kept.codes) and sum(kept.durations_ns) < MAX_EXACT
 
 
 def _is_possible_table(table: RankCollectives, steps: FloatArray) -> bool:
