@@ -146,10 +146,11 @@ def _note_apart(measured_steps: MeasuredSteps) -> list[str]:
     ]
 
 
-def _describe_early(run: Run) -> str:
+def _describe_early(measured_steps: MeasuredSteps) -> str:
     """Which ranks had completed when others still took steps, as with uneven inputs; empty if none had."""
-    last = np.nanmax(run.column("step"), axis=1, initial=-1)
-    early = [info.ended == "completed" and step < last.max() for info, step in zip(run.ranks, last, strict=True)]
+    run = measured_steps.run
+    last = np.where(measured_steps.apart, -1, np.nanmax(run.column("step"), axis=1, initial=-1))
+    early = [info.ended == "completed" and 0 <= at < last.max() for info, at in zip(run.ranks, last, strict=True)]
     if not any(early):
         return ""
     ranks = [info.rank for info, is_early in zip(run.ranks, early, strict=True) if is_early]
@@ -175,7 +176,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
     left_out = measured_steps.recorded & (run.column("warmup") == 0) & (run.column("failed") == 0)
     left_out &= ~(shadow | window).any(axis=0) & ~measured_steps.counted & ~measured_steps.apart[:, np.newaxis]
     if partial := int(left_out.any(axis=0).sum()):
-        why = f"not reported whole by every rank present{_describe_early(run)}"
+        why = f"not reported whole by every rank present{_describe_early(measured_steps)}"
         notes.append(f"{partial} measured step(s) were {why} and are left out")
     notes.extend(
         f"{lacking} step(s) have no time on the {timing.clock} clock and are left out of it"
