@@ -58,7 +58,7 @@ EVERYWHERE = (
 RUNS = {
     "plain_ddp": Watched(program="plain_ddp", steps=16, phases=DDP),
     "slow_disk": Watched(program="plain_ddp", steps=32, phases=DDP, arguments=("--epochs", "4"),
-                         environment={"1": {"DISK_MS": "3"}}),
+                         environment={"1": {"DISK_MS": "10"}}),
     "fsdp2": Watched(program="fsdp2", steps=12, phases="forward backward all_gather all_reduce grad_norm optimizer"),
     "fsdp1": Watched(program="fsdp1", steps=12, phases=f"{ALONE} grad_norm"),
     "zero": Watched(program="zero", steps=12, phases=DDP),

@@ -94,7 +94,7 @@ def test_fault_39_a_running_job_is_told_as_running_and_fault_05_rebuilt_after_ra
     assert ranks[1].returncode not in (EXIT_OK, EXIT_PARTIAL)
     assert run_verb(["report", str(folder), "--width", "200"]) == EXIT_PARTIAL
     lines = capsys.readouterr().out.splitlines()
-    missing = next(line for line in lines if "rank 0 is missing after step" in line)
+    missing = next(line for line in lines if "rank 0 is missing (last recorded step: " in line)
     assert "(killed?): in step " in missing or "(killed?): after step " in missing
     report = json.loads((folder / "report.json").read_text())
     assert report["coverage"]["ranks_missing"] == [0] and report["ranks"][1]["ended"] == "failed"
