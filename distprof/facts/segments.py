@@ -40,6 +40,14 @@ def pack(kept: Segments) -> PackedSegments:
     return PackedSegments(kept.begin_ns, bytes(kept.codes), durations_ns, kept.truncated)
 
 
+def unpack(packed: PackedSegments) -> Segments:
+    """The opposite."""
+    return Segments(
+        begin_ns=packed.begin_ns, codes=tuple(packed.codes), durations_ns=tuple(array("q", packed.durations_ns)),
+        truncated=packed.truncated,
+    )  # fmt: skip
+
+
 class SegmentTable(Mapping[int, Segments]):
     """The segments of one rank's steps, by step."""
 
@@ -47,8 +55,9 @@ class SegmentTable(Mapping[int, Segments]):
         """Args:
         kept: By step.
         """
-        each = [kept[step] for step in sorted(kept)]
-        self.steps: IntArray = np.array(sorted(kept), dtype=np.int64)
+        steps = sorted(kept)
+        each = [kept[step] for step in steps]
+        self.steps: IntArray = np.array(steps, dtype=np.int64)
         """Ascending."""
         self.counts: IntArray = np.array([len(packed.codes) for packed in each], dtype=np.int64)
         """How many segments each of these steps has."""
@@ -56,7 +65,7 @@ class SegmentTable(Mapping[int, Segments]):
         self._begins_ns: IntArray = np.array([packed.begin_ns for packed in each], dtype=np.int64)
         self._truncated: BoolArray = np.array([packed.truncated for packed in each], dtype=np.bool_)
         self._codes = b"".join(packed.codes for packed in each)
-        self._durations_ns: IntArray = np.frombuffer(b"".join(packed.durations_ns for packed in each), dtype=np.int64)
+        self._durations_ns = b"".join(packed.durations_ns for packed in each)
 
     def _find(self, step: object) -> int | None:
         """Where a step is. None: nowhere."""
@@ -70,12 +79,19 @@ class SegmentTable(Mapping[int, Segments]):
         place = self._find(step)
         if place is None:
             raise KeyError(step)
+        return unpack(self._read(place))
+
+    def _read(self, place: int) -> PackedSegments:
         end = int(self._ends[place])
         first = end - int(self.counts[place])
-        return Segments(
-            begin_ns=int(self._begins_ns[place]), codes=tuple(self._codes[first:end]),
-            durations_ns=tuple(self._durations_ns[first:end].tolist()), truncated=bool(self._truncated[place]),
-        )  # fmt: skip
+        durations_ns = self._durations_ns[8 * first : 8 * end]
+        return PackedSegments(
+            int(self._begins_ns[place]), self._codes[first:end], durations_ns, bool(self._truncated[place])
+        )
+
+    def read_packed(self) -> dict[int, PackedSegments]:
+        """By step: to make other tables of."""
+        return {step: self._read(place) for place, step in enumerate(self)}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.steps.tolist())

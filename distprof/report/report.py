@@ -35,6 +35,8 @@ from distprof.report.wait_report import (
     WhatIf,
 )
 
+DATA_BETWEEN, WAITS_BETWEEN = "data between steps", "waits between steps"
+"""Parts of the time between steps that are no stretches of it: getting the next batch, and waits in collectives."""
 SCHEMA = "distprof.report/2"
 
 

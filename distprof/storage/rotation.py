@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from distprof.errors import DataError
 from distprof.facts.run import COLUMN
-from distprof.facts.segments import tabulate
+from distprof.facts.segments import SegmentTable
 from distprof.storage.record_lines import decode_line
 from distprof.storage.safe_open import open_file
 from distprof.storage.stream_part import MAX_LINE_BYTES, MAX_STREAM_BYTES, PartReader, RankStream, parse_part
@@ -133,7 +133,7 @@ def join_parts(readers: Sequence[PartReader]) -> RankStream:
     return _count_dropped(
         replace(
             last, rows=np.concatenate([first.rows[~there], last.rows]),
-            segments=tabulate({**first.segments, **last.segments}),
+            segments=SegmentTable({**first.segments.read_packed(), **last.segments.read_packed()}),
             collectives=(*first.collectives, *last.collectives), warnings=(*first.warnings, *last.warnings),
             device_collectives=(*first.device_collectives, *last.device_collectives), rows_before=first.rows_before,
             operations=(*first.operations, *last.operations), gpus=(*first.gpus, *last.gpus),
@@ -166,7 +166,7 @@ def cut_to_common(streams: Sequence[RankStream]) -> tuple[list[RankStream], tupl
 def _cut(stream: RankStream, begin: int) -> RankStream:
     kept = stream.rows[:, COLUMN["step"]] >= begin
     dropped = stream.info.rows_dropped + int((~kept).sum())
-    segments = tabulate({step: own for step, own in stream.segments.items() if step >= begin})
+    segments = SegmentTable({step: own for step, own in stream.segments.read_packed().items() if step >= begin})
     return replace(
         stream, rows=stream.rows[kept], segments=segments, info=replace(stream.info, rows_dropped=dropped)
     )  # collectives are matched over the rows' steps

@@ -8,7 +8,7 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, mean_ov
 from distprof.analyze.stats.statistics import as_numbers, ratio_of_sums, spread_over_ranks
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import PHASE_CODE, PHASES, Clock, Phase, Stretch
-from distprof.report.report import BetweenPart, BetweenReport, PhaseReport, StepReport
+from distprof.report.report import DATA_BETWEEN, WAITS_BETWEEN, BetweenPart, BetweenReport, PhaseReport, StepReport
 
 
 def report_step(measured_steps: MeasuredSteps, timing: Timing) -> StepReport:
@@ -53,9 +53,9 @@ def _compute_identity_error(measured_steps: MeasuredSteps, clock: Clock) -> floa
 
 
 PARTS = {
-    "data between steps": "between_data_host_ns", Stretch.EVALUATION.value: "evaluation_host_ns",
+    DATA_BETWEEN: "between_data_host_ns", Stretch.EVALUATION.value: "evaluation_host_ns",
     Stretch.CHECKPOINT.value: "checkpoint_host_ns", Stretch.LOGGING.value: "logging_host_ns",
-    "waits between steps": "between_wait_host_ns",
+    WAITS_BETWEEN: "between_wait_host_ns",
 }  # fmt: skip
 """The parts that the ranks record, and their columns; what is left is `Stretch.BETWEEN`."""
 

@@ -21,13 +21,13 @@ from distprof.facts.trace_summary import Category, DeviceState
 from distprof.render.finding_texts import FindingText
 from distprof.report.finding_report import Finding, NotChecked
 from distprof.report.operations_report import OPERATIONS_SCHEMA, OperationsReport
-from distprof.report.report import SCHEMA, Report
+from distprof.report.report import DATA_BETWEEN, SCHEMA, WAITS_BETWEEN, Report
 from distprof.report.step_timeline import STEP, WAIT
 
 _WORDS: Mapping[type, Mapping[str, Any]] = {Finding: typing.get_type_hints(FindingText), NotChecked: {"why": str}}
 """What the file holds of a part beside its fields; see `distprof.render.files.files.describe_plain`."""
 _RULES = tuple(rule.name for rule in RULES)
-_BETWEEN = ("data between steps", *(stretch for stretch in Stretch), FORWARDS_ONLY, "waits between steps")
+_BETWEEN = (DATA_BETWEEN, *(stretch for stretch in Stretch), FORWARDS_ONLY, WAITS_BETWEEN)
 _CLOSED: Mapping[str, Iterable[str]] = {
     "clock": Clock, "clocks": Clock, "category": Category, "PhaseReport.phase": Phase, "BusiestRank.phase": Phase,
     "WaitReport.phase": Phase, "Stall.phase": (*Phase, *Stretch, FORWARDS_ONLY), "WindowCheck.phase": ("step", *Phase),

@@ -8,7 +8,7 @@ from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
 from distprof.report.loader_report import LoaderLimit, SlowLoader
-from distprof.report.report import Report
+from distprof.report.report import DATA_BETWEEN, Report
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import (
     LASTING_KINDS,
@@ -49,8 +49,6 @@ CAUSE_NOTE = (
 )
 NAME_LIMIT = 80
 MAX_HOSTS = 4
-DATA_BETWEEN = "data between steps"
-"""Of ``BetweenReport.parts``."""
 NOTABLE_OTHERS_RATIO = 0.1
 """Of what a thread waits for a core: if others wait for as long, that is said, too."""
 EDGE_RATIO = 0.02

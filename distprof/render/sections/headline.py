@@ -17,13 +17,11 @@ from distprof.render.units import (
     format_ratio,
     format_time,
 )
-from distprof.report.report import Headline, Report
+from distprof.report.report import WAITS_BETWEEN, Headline, Report
 from distprof.report.wait_report import Spread
 
 TEXT_LIMIT = 300
 MAX_DEVICE_NAMES = 3
-WAITS_BETWEEN = "waits between steps"
-"""The part of the time between steps that is waiting in collectives."""
 NOTABLE_BETWEEN_RATIO = 0.01
 """Share of the step time that lies between steps, from which on the headline says so."""
 MOST_RATIO = 0.5

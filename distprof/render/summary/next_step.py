@@ -81,13 +81,15 @@ def describe_next(report: Report) -> str:
 
 
 def _advise_hang(hang: HangReport) -> str:
-    gone = {rank for place in hang.states if place.state == "gone" for rank in place.ranks}
-    if hang.absent and gone.issuperset(hang.absent):
-        who = clean_text(name_ranks(hang.absent))
+    def are_all(state: str) -> bool:
+        ranks = {rank for place in hang.states if place.state == state for rank in place.ranks}
+        return bool(hang.absent) and ranks.issuperset(hang.absent)
+
+    who = clean_text(name_ranks(hang.absent)) if hang.absent else ""
+    if are_all("gone"):
         return f"find out what ended {who}: the launcher names the signal, dmesg what was killed for lack of memory"
-    failed = {rank for place in hang.states if place.state == "failed" for rank in place.ranks}
-    if hang.absent and failed.issuperset(hang.absent):
-        return f"look at why {clean_text(name_ranks(hang.absent))} failed: the job's own output has the traceback"
+    if are_all("failed"):
+        return f"look at why {who} failed: the job's own output has the traceback"
     return "look at the line where the absent ranks stand; py-spy dump --pid shows a process that still hangs"
 
 

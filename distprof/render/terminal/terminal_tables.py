@@ -8,6 +8,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.segment import Segment, Segments
+from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -99,11 +100,10 @@ def _list_tables(section: Section, width: int) -> Iterator[Table]:
 def _wrap(table: Table, width: int) -> Iterator[Table]:
     """A table with its text wrapped between words, if there is room for the longest ones."""
     texts = [column.justify == "left" for column in table.columns]
-    cells = [[column.header, *column.cells] for column in table.columns]
-    whole = [max(map(_measure, each)) for each in cells]
+    whole = [_measure_column(column) for column in table.columns]
     least = [
-        max(cell_len(word) for cell in each for word in str(cell).split()) if is_text else most
-        for each, is_text, most in zip(cells, texts, whole, strict=True)
+        max(map(cell_len, " ".join(map(str, (column.header, *column.cells))).split())) if is_text else most
+        for column, is_text, most in zip(table.columns, texts, whole, strict=True)
     ]  # fmt: skip
     spare = width - sum(least) - (len(least) - 1)
     if spare < 0:
@@ -179,7 +179,7 @@ def choose_fitting(tables: Iterator[Table], console: Console) -> Table:
     The widths of a table that fits are set, or rich would measure every cell twice more.
     """
     for table in tables:
-        widths = [column.width or max(map(_measure, (column.header, *column.cells))) for column in table.columns]
+        widths = [column.width or _measure_column(column) for column in table.columns]
         gaps = (len(widths) - 1) * (sum(table.padding[1::2]) + 1)  # padding between two columns, and the box's line
         if sum(widths) + gaps <= console.width:
             for column, width in zip(table.columns, widths, strict=True):
@@ -200,6 +200,10 @@ def encode_parts(parts: Iterable[RenderableType], console: Console) -> Segments:
         Segment(segment.text.encode(encoding, "replace").decode(encoding), segment.style, segment.control)
         for segment in console.render(Group(*parts))
     )
+
+
+def _measure_column(column: TableColumn) -> int:
+    return max(map(_measure, (column.header, *column.cells)))
 
 
 def _measure(cell: RenderableType) -> int:
