@@ -15,6 +15,7 @@ from distprof.analyze.causes.pipeline_verdict import choose_pipeline_verdict, re
 from distprof.analyze.causes.slow_allocator import find_slow_allocator
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.causes.unequal_experts import find_unequal_experts
+from distprof.analyze.causes.unmarked_time import find_unmarked_place
 from distprof.analyze.causes.verdict import choose_verdict
 from distprof.analyze.clocks.clocks import report_clocks
 from distprof.analyze.clocks.device_clock import note_device_clocks, report_device_clocks
@@ -89,6 +90,7 @@ def analyze(run: Run) -> Report:
     verdict = structs.replace(verdict, received=find_unequal_experts(measured_steps, verdict))
     timed = on_device if verdict.clock == Clock.DEVICE else on_host
     verdict = structs.replace(verdict, more_work=find_more_work(measured_steps, timed, verdict))
+    verdict = structs.replace(verdict, unmarked=find_unmarked_place(measured_steps, verdict))
     summary = report_headline(measured_steps, headline, reached)
     step_ns, tokens_per_s = summary.step_mean_ns, summary.tokens_per_s
     enough = None if short or unlike else cycles

@@ -30,7 +30,7 @@ from distprof.render.terminal.comparison_screen import render_comparison
 from distprof.render.units import clean_text
 from distprof.report.comparison_report import ComparisonReport, RunFigures
 from distprof.storage.baseline_file import FOLDER, locate_baseline, read_baseline, write_baseline
-from distprof.storage.remote import Place, read_place
+from distprof.storage.remote import Place, Url, read_place
 from distprof.storage.run_folder import read_run
 from distprof.storage.sweep_folder import is_sweep, read_sweep, require_inside
 from distprof.traces.operations.read_operations import is_operations
@@ -57,6 +57,7 @@ Exit codes: 0 compared, and not longer by more than --fail-over; 1 nothing reada
 compared, but ranks, jobs or files are missing; 4 longer by more than --fail-over: the whole interval is above it; 5
 with --fail-on-inconclusive: the interval reaches to both sides of it.
 """
+SAME = "both sides are the same: nothing can differ"
 _PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,6})?) ?%")
 
 
@@ -106,7 +107,10 @@ def run(options: argparse.Namespace) -> int:
     """
     base_paths, new_paths = _choose_sides(options)
     names = read_names(options)
+    _refuse_twice(base_paths, new_paths)
     base, new = _read_sides(base_paths, new_paths, names, options.executor)
+    if _list_same(base_paths) == _list_same(new_paths):
+        new = [structs.replace(figures, notes=(*figures.notes, SAME)) for figures in new]
     if options.baseline is not None:
         base = read_baseline(locate_baseline(options.baselines, options.baseline))
     if options.save_baseline is not None:
@@ -147,6 +151,28 @@ def _choose_sides(options: argparse.Namespace) -> tuple[list[Place], list[Place]
     if len(options.paths) != 2:
         raise UsageError("two paths are compared: name the base of one or of several with --against or --baseline")
     return options.paths[:1], options.paths[1:]
+
+
+def _refuse_twice(base: Sequence[Place], new: Sequence[Place]) -> None:
+    """A run counts once: twice, it would show that runs vary less than they do.
+
+    Raises:
+        UsageError: A path is there twice, other than as all of both sides.
+    """
+    for paths in (base, new):
+        same = _list_same(paths)
+        twice = [path for at, path in enumerate(paths) if same[at] in same[:at]]
+        if twice:
+            raise UsageError(f"{clean_text(twice[0], LONGEST_PATH)}: is given twice: a run counts once")
+    here, there = _list_same(base), _list_same(new)
+    both = [path for path, each in zip(new, there, strict=True) if each in here]
+    if both and here != there:
+        raise UsageError(f"{clean_text(both[0], LONGEST_PATH)}: is on both sides: a run is compared with others")
+
+
+def _list_same(paths: Sequence[Place]) -> list[str]:
+    """The paths, as they are the same for the same place."""
+    return [path.text if isinstance(path, Url) else str(path.resolve()) for path in paths]
 
 
 def _read_sides(

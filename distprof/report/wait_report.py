@@ -147,6 +147,17 @@ class MoreWork(Struct, frozen=True, kw_only=True):
     """What it gets, over the median of the others, in the usual step."""
 
 
+class UnmarkedPlace(Struct, frozen=True, kw_only=True):
+    """Where in its steps a rank that is late outside the phases loses the time."""
+
+    after: str | None
+    """The phase before it in the step. None: the step begins with it."""
+    before: str | None
+    """The phase that follows. None: the step ends with it."""
+    share_ratio: float
+    """What the rank takes longer there than the median of the others, over all that it takes longer outside phases."""
+
+
 class ThrottledGpu(Struct, frozen=True, kw_only=True):
     """The clock of the GPU of a rank that is late on the device, over the steps in which it is."""
 
@@ -209,6 +220,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Why the rank is late. None: no all-to-all brings it more than the others, or it is not late for that."""
     more_work: MoreWork | None = None
     """Why the rank may be late. None: it gets no more than the others, or not so much more that this may explain it."""
+    unmarked: UnmarkedPlace | None = None
+    """Of the cause "outside the phases", on the host clock. None: of another one, in several places, or the order of
+    the phases was not kept."""
     throttled: ThrottledGpu | None = None
     """Why the rank is late. None: its clock is not lower by as much as half of that explains, nothing is said to limit
     it, or its GPU was not sampled."""

@@ -50,6 +50,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made
 
 
+def test_a_run_counts_once(runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, slow, other = runs["base1"], runs["slow1"], runs["slow2"]
+    link = tmp_path / "link"
+    link.symlink_to(slow)
+    for arguments, why in (
+        ([slow, str(link), "--against", base], f"{link}: is given twice: a run counts once"),
+        ([slow, "--against", base, base], f"{base}: is given twice: a run counts once"),
+        ([slow, other, "--against", base, slow], f"{slow}: is on both sides: a run is compared with others"),
+    ):
+        assert run_verb(["compare", *arguments]) == EXIT_USAGE
+        assert why in capsys.readouterr().err
+    assert run_verb(["compare", base, base, "--width", "80"]) == EXIT_OK
+    shown = capsys.readouterr().out
+    assert shown.startswith("no difference") and "both sides are the same: nothing can differ" in shown
+
+
 def test_a_longer_step_fails_over_a_limit_and_says_where_it_went(
     runs: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from distprof.report.wait_report import (
     Estimate,
     Pattern,
     Stall,
+    UnmarkedPlace,
     Verdict,
     VerdictKind,
 )
@@ -181,9 +182,22 @@ def format_where(phase: str | None) -> str:
     return next((words for stretch, words in _WHERE.items() if stretch == phase), f"in {clean_text(phase)}")
 
 
-def lacks_data(report: Report) -> bool:
-    """Whether ranks were seen to compute, and not to take batches, in a step or between two: a function of the loop's
-    own may do that."""
+def describe_unmarked(place: UnmarkedPlace | None) -> str:
+    """Between which phases it lies, to stand behind how long it is; empty if that is not known."""
+    if place is None or (place.after is None and place.before is None):
+        return ""
+    after, before = (clean_text(phase or "") for phase in (place.after, place.before))
+    if not after or not before:
+        return f", before {before}" if before else f", after {after}"
+    return f", between one {after} and the next" if after == before else f", between {after} and {before}"
+
+
+def may_get_batches(report: Report) -> bool:
+    """Whether what lies outside the phases, or between steps, may be a function of the loop's own that gets batches:
+    ranks were seen to compute and not to take batches, and a forward pass follows, in no closure of an optimizer."""
+    place = report.verdict.unmarked
+    if place is not None and (place.before != Phase.FORWARD or place.after in (Phase.FORWARD, Phase.OPTIMIZER)):
+        return False
     shares = [(phase.phase, phase.share_ratio) for phase in report.phases]
     parts = () if report.between is None else report.between.parts
     shares += [(Phase.DATA.value, part.share_ratio) for part in parts if "data" in part.part]

@@ -11,16 +11,17 @@ from distprof.render.sections.cause_words import (
     count_others,
     describe_loader,
     describe_off_cpu,
+    describe_unmarked,
     format_costs,
     format_gain,
     format_period,
     format_shorter_steps,
     format_when,
     format_where,
-    lacks_data,
     list_larger,
     list_named,
     look_up_verdict_cause,
+    may_get_batches,
     measure_data_share,
     name_beside,
     name_cause,
@@ -237,12 +238,13 @@ def _format_why(report: Report, verdict: Verdict) -> str:
     inside = "" if verdict.phase is None else f"{clean_text(verdict.phase)} {excess}".rstrip()
     if verdict.off_cpu is not None:
         return f": {describe_off_cpu(verdict.off_cpu, inside, host=bool(verdict.hosts))}"
+    inside += describe_unmarked(verdict.unmarked)
     phase = f" ({inside})" if inside else ""
     if verdict.module is not None:
         phase += f", most of it in {clean_text(verdict.module.name, NAME_LIMIT)}"
     if verdict.loader is not None:
         phase += f"; {describe_loader(verdict.loader, 'its')}"
-    if verdict.cause is Cause.OUTSIDE and lacks_data(report):
+    if verdict.cause is Cause.OUTSIDE and may_get_batches(report):
         phase += ", perhaps getting its batches"
     if verdict.more_work is not None:
         times = format_factor(verdict.more_work.more_ratio)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
+
 from distprof.facts.run import Phase, name_ranks
 from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
+    UNNAMED,
     find_longest_stall,
     format_when,
-    lacks_data,
     list_larger,
     look_up_verdict_cause,
+    may_get_batches,
     measure_data_share,
     name_hosts,
     name_link,
@@ -18,7 +21,7 @@ from distprof.render.sections.cause_words import (
 from distprof.render.sections.gpus import advise_allocator, advise_throttle
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.trace_rows import is_traced
-from distprof.render.units import clean_text
+from distprof.render.units import clean_text, format_time
 from distprof.report.hang_report import HangReport
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
@@ -59,8 +62,10 @@ _BY_AMOUNT = {
 }
 """By what ranks get unequal amounts of."""
 _MARK_DATA = {
-    Cause.OUTSIDE: '; if a function of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)',
-    Cause.BETWEEN: '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)',
+    Cause.OUTSIDE: "; if it gets its batches there, a DataLoader shows that, or phase data of distprof.start "
+    "(docs/api.md)",
+    Cause.BETWEEN: "; if it gets its batches there, a DataLoader shows that, or phase data, inside the step, of "
+    "distprof.start (docs/api.md)",
 }
 """Where no batch was seen to be taken."""
 _WHICH_MODULE = "; profile.level=modules shows which module it is"
@@ -177,7 +182,7 @@ def _advise_recording(report: Report, verdict: Verdict) -> str:
     if is_traced(report):
         return ""
     if verdict.cause in _MARK_DATA:
-        return _MARK_DATA[verdict.cause] if lacks_data(report) else ""
+        return _MARK_DATA[verdict.cause] if may_get_batches(report) else ""
     compute = verdict.cause is Cause.COMPUTE and verdict.phase in (Phase.FORWARD, Phase.BACKWARD)
     if not compute or verdict.rank is None or report.modules is not None:
         return ""
@@ -187,9 +192,24 @@ def _advise_recording(report: Report, verdict: Verdict) -> str:
     return _WHICH_MODULE if lasts else ""
 
 
+def _describe_core_waits(report: Report) -> str:
+    """What to do if the usual rank waits for a core for a notable part of the step, which looks like communication or
+    jitter; empty if none does."""
+    waits_ns = [rank.scheduling.wait_ns for rank in report.ranks if rank.scheduling is not None]
+    wait_ns, step_ns = statistics.median(waits_ns or [0.0]), report.headline.step_mean_ns
+    if step_ns is None or wait_ns < NOTABLE_RATIO * step_ns:
+        return ""
+    return (
+        f"give the ranks more cores, or fewer threads (OMP_NUM_THREADS): in the usual step a training thread waits "
+        f"{format_time(wait_ns)} for a core"
+    )
+
+
 def _advise_unnamed(report: Report) -> str:
     larger = list_larger(report)
     if larger and read_cost(report, larger[0]).value >= NOTABLE_RATIO:
+        if larger[0].kind in UNNAMED and (waits := _describe_core_waits(report)):
+            return waits
         match larger[0].kind:
             case VerdictKind.COMMUNICATION:
                 return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"

@@ -12,7 +12,9 @@ from distprof.analyze import analyze
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
 from distprof.report.report import Report
-from distprof.report.wait_report import Cause, Pattern, VerdictKind
+from distprof.report.scheduling_report import SchedulingReport
+from distprof.report.wait_report import Cause, Pattern, UnmarkedPlace, VerdictKind
+from tests.factories import MS
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
 from tests.render.sections.test_causes import make_late
@@ -56,21 +58,30 @@ def test_a_loop_that_takes_its_batches_by_itself_learns_how_to_mark_that() -> No
     assert "late in every step: its time outside the recognised phases (other +20.0 ms); the other 7 " in (
         describe_verdict(outside)
     )
-    assert "profiler.phase" not in describe_next(outside)
+    assert "DataLoader" not in describe_next(outside)
     hidden = hide_data(outside)
     assert "its time outside the recognised phases (other +20.0 ms), perhaps getting its batches; the other 7 " in (
         describe_verdict(hidden)
     )
     assert describe_next(hidden) == (
-        "look for code that only rank 3 runs outside the phases: logging, .item(), garbage collection; if a function "
-        'of its own gets the batches there, mark that: profiler.phase("data") (docs/api.md)'
+        "look for code that only rank 3 runs outside the phases: logging, .item(), garbage collection; if it gets its "
+        "batches there, a DataLoader shows that, or phase data of distprof.start (docs/api.md)"
     )
+    for after, before, batches in (
+        (None, "forward", True), ("backward", "forward", True), ("backward", "optimizer", False),
+        ("optimizer", None, False), ("forward", "forward", False), ("optimizer", "forward", False),
+    ):  # fmt: skip
+        place = UnmarkedPlace(after=after, before=before, share_ratio=1.0)
+        placed = structs.replace(hidden, verdict=structs.replace(hidden.verdict, unmarked=place))
+        assert ("batches" in describe_verdict(placed)) is batches is ("batches" in describe_next(placed)), place
+    assert "(other +20.0 ms, between optimizer and forward); the other 7 " in describe_verdict(placed)
     unseen = tuple(phase for phase in hidden.phases if phase.phase != "forward")
     unseen_forward = structs.replace(hidden, phases=unseen)  # of a compiled function: that time is there too
     assert "batches" not in describe_verdict(unseen_forward) + describe_next(unseen_forward)
     between = hide_data(make_report([make_late(3, 12.0, phase="between steps", cause=Cause.BETWEEN)]))
     assert describe_next(between).endswith(
-        '; if it gets its batches there, do that inside the step, in profiler.phase("data") (docs/api.md)'
+        "; if it gets its batches there, a DataLoader shows that, or phase data, inside the step, of distprof.start "
+        "(docs/api.md)"
     )
 
 
@@ -84,6 +95,37 @@ def test_a_small_cause_with_a_name_does_not_hide_what_to_do_about_a_large_one() 
     stalls = make_cause(VerdictKind.STALLS, 30.0, events=5, phase="forward")
     report = structs.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
     assert describe_next(report).startswith("look at what all ranks did in the steps that ")
+
+
+def test_ranks_that_wait_for_cores_do_not_learn_how_to_communicate() -> None:
+    moving, jitter = make_cause(VerdictKind.COMMUNICATION, 59.0), make_cause(VerdictKind.JITTER, 19.0)
+    step_ns = 100 * MS
+    for causes, waits_ms, told in (
+        ([moving], (4, 5, 6), True), ([jitter], (4, 5, 6), True), ([moving], (4, 4.9, 60), False),
+        ([make_late(3, 6.0)], (4, 5, 6), False), ([moving], (), False),
+    ):  # fmt: skip
+        report = make_report(causes)
+        ranks = tuple(
+            structs.replace(rank, scheduling=make_scheduling(waits_ms[index] * MS if index < len(waits_ms) else None))
+            for index, rank in enumerate(report.ranks)
+        )
+        report = structs.replace(
+            report, ranks=ranks, headline=structs.replace(report.headline, step_mean_ns=step_ns)
+        )  # fmt: skip
+        advice = describe_next(report)
+        assert advice.endswith("in the usual step a training thread waits 5.0 ms for a core") is told, (causes, advice)
+        assert advice.startswith("give the ranks more cores, or fewer threads (OMP_NUM_THREADS): ") is told
+        unknown = structs.replace(report, headline=structs.replace(report.headline, step_mean_ns=None))
+        assert "for a core" not in describe_next(unknown)
+
+
+def make_scheduling(wait_ns: float | None) -> SchedulingReport | None:
+    if wait_ns is None:
+        return None
+    return SchedulingReport(
+        run_ns=50 * MS, wait_ns=wait_ns, preempted=None, major_faults=None, cores=None, threads=None,
+        throttled_ratio=None, steal_ratio=None,
+    )  # fmt: skip
 
 
 def test_a_slow_link_is_named_where_it_says_what_to_test() -> None:
