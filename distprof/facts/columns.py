@@ -55,6 +55,8 @@ ROW_FIELDS: tuple[str, ...] = (
     "between_data_gc_host_ns", "between_gc_host_ns",
     # torch.compile on the training thread
     "forward_compile_host_ns", "backward_compile_host_ns", "optimizer_compile_host_ns", "other_compile_host_ns",
+    # the training thread without a core
+    "core_wait_ns",
     # torch's DataLoader, asked by the training thread
     *LOADER_FIELDS,
     # the device clock: where the step begins on it, and a reading of it together with the host clock
@@ -72,6 +74,9 @@ a `Stretch` column its own time in such a stretch there, without the waits.
 ``between_data_gc_host_ns`` and ``between_gc_host_ns`` that of the time for the next batch and of the remainder between
 steps; what is collected in a `Stretch` is part of that. ``PHASE_compile_host_ns`` is the part of the phase in which
 torch.compile compiled on the training thread; what is collected meanwhile is part of that too.
+
+``core_wait_ns`` is how long the training thread was ready to run and waited for a core since the end of the step
+before, which was recorded too, as Linux counts it.
 
 ``data_loader_host_ns`` is the part of phase data in which the training thread waited for a DataLoader to have a batch,
 and ``between_data_loader_host_ns`` and ``between_loader_host_ns`` that of the time for the next batch and of the

@@ -27,6 +27,6 @@ def test_columns_are_every_phase_on_every_clock_and_every_fact_of_every_kind() -
     stretches = [f"{stretch}_host_ns" for stretch in Stretch if stretch is not Stretch.BETWEEN]
     collected = [f"{part}_gc_host_ns" for part in (*OWN_PHASES, "between_data", "between")]
     pauses = [*collected, *(f"{phase}_compile_host_ns" for phase in COMPILING)]
-    last = (*pauses, *LOADER_FIELDS, *DEVICE_CLOCK)
+    last = (*pauses, "core_wait_ns", *LOADER_FIELDS, *DEVICE_CLOCK)
     assert list(ROW_FIELDS) == [*FIRST, *phases, *kinds, *LAST, *BETWEEN, *stretches, *last]
     assert len(COLUMN) == len(ROW_FIELDS)

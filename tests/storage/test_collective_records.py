@@ -174,6 +174,7 @@ def test_a_step_stays_under_two_kilobytes_on_average(number: int, timed: bool, t
         row[[COLUMN[name] for name in LOADER_FIELDS]] = (1e7 + 1, 0, 0, 1, 3, 0, 1, 2e7 + 1, 1e6 + 1, 1e6 + 1, 2, 2)
         row[[COLUMN[f"{stretch}_host_ns"] for stretch in STRETCH_CODE]] = 0  # few steps evaluate, save or log
         row[COLUMN["forward_gc_host_ns"]] = 1e7 + 1  # garbage is collected in a phase or two of a step
+        row[COLUMN["core_wait_ns"]] = 5e3 + 1  # of a thread that has a core of its own
         row[[COLUMN["step_host_ns"], COLUMN["step_device_ns"]]] = 2e10 + 1
         arrival_ns = [begin_ns + 12_345_678 * place for place in range(number)]
         times = DeviceTimes(

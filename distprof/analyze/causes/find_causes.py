@@ -15,6 +15,7 @@ from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks, join_parts
 from distprof.analyze.causes.measured_pauses import detect_garbage_collection, detect_recompilation
 from distprof.analyze.causes.occasional_work import detect_occasional_work
+from distprof.analyze.causes.off_cpu import is_shared
 from distprof.analyze.causes.periodic import detect_periodic_ranks
 from distprof.analyze.causes.slow_hosts import detect_slow_hosts
 from distprof.analyze.causes.slow_loader import detect_slow_loader
@@ -54,7 +55,8 @@ def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> Cau
     """The causes that cost something. None: there are too few cycles to say anything."""
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None
-    return cost_causes(cycles, _join(list_candidates(measured_steps, cycles)))
+    found = _join(list_candidates(measured_steps, cycles))
+    return cost_causes(cycles, [item for item in found if not is_shared(measured_steps, cycles, item)])
 
 
 def list_candidates(

@@ -1,8 +1,11 @@
 """Is a rank late because its training thread was ready to run, and had no core?
 
-Each rank reads how long its training thread waited for a core. A rank that has more to do, on a host where all wait,
-waits longer because it runs longer: what its waiting exceeds the others' by counts only as far as it also exceeds
-theirs for the time that it runs.
+Each rank reads how long its training thread waited for a core: in each recorded step, and once a window together with
+how long it ran. A rank that has more to do, on a host where all wait, waits longer because it runs longer: what its
+waiting exceeds the others' by counts only as far as it also exceeds theirs for the time that it runs.
+
+Where others use the cores, each rank is off the CPU at some time. A rank that was in some steps, and in the run as a
+whole no longer than others, is not to blame for that: see `is_shared`.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from distprof.analyze.replay.candidate import CandidateCause
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.scheduling import Scheduling, read_scheduling
 from distprof.analyze.stats.significance import t_quantile
+from distprof.analyze.stats.statistics import fast_median, median_of_others
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock, Phase
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
-from distprof.report.wait_report import LATE_KINDS, Cause
+from distprof.report.wait_report import LATE_KINDS, Cause, VerdictKind
 
 ALPHA = 0.01
 """Probability that a thread that waits as long as the others seems to wait longer by chance."""
@@ -28,6 +33,11 @@ EXPLAINED_RATIO = 0.5
 BLAMED_RATIO = 0.5
 """Of what the thread waits: a cgroup that is throttled for so long is the reason, or other threads of the ranks that
 are on these cores for so long, or other guests that take its core for so long."""
+MIN_STEPS = 4
+"""In which a rank is late: fewer tell nothing."""
+SPAN_NS, BLOCKS = 2e9, 8
+"""Whether a rank waits longer than others is asked about so long a time at least, in so many parts: other programs
+take a core for some tenths of a second at a time."""
 _HOST_CAUSES = (Cause.HOST, Cause.INPUT, Cause.BETWEEN)
 _RUN, _WAIT = 0, 1
 
@@ -52,14 +62,74 @@ def explain_off_cpu(
     found = [read_scheduling(measured_steps.run, int(position), first, end) for position in cycles.positions]
     own = [each for row, each in enumerate(found) if row in item.rows and each is not None]
     others = [each for row, each in enumerate(found) if row not in item.rows and each is not None]
+    numbers = [position for row, position in enumerate(cycles.positions.tolist()) if row in item.rows]
+    steps = _read_steps(measured_steps, cycles, item)
+    if steps is not None:
+        own_ns, others_ns = (float(waits_ns.mean()) for waits_ns in steps)
+        return _describe(measured_steps, own, own_ns, others_ns, numbers) if _explains(cycles, item, *steps) else None
     if len(own) < len(item.rows) or 2 * len(others) < len(found) - len(own) or not others:
         return None
     late_ns = item.taken_ns / len(item.rows) / (acts[-1] - acts[0] + 1)
     excess_ns = float(np.median([_measure_excess(each, others) for each in own]))
     if not excess_ns >= EXPLAINED_RATIO * late_ns:
         return None
-    numbers = [position for row, position in enumerate(cycles.positions.tolist()) if row in item.rows]
-    return _describe(measured_steps, own, others, numbers)
+    own_ns, others_ns = (float(np.median([each.usual[_WAIT] for each in group])) for group in (own, others))
+    return _describe(measured_steps, own, own_ns, others_ns, numbers)
+
+
+def is_shared(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause) -> bool:
+    """Whether ranks are late only because they had no core in some steps, for which others had none at other times: in
+    the time around these steps they wait for one no longer than the others, beyond chance."""
+    if item.kind not in (*LATE_KINDS, VerdictKind.STALLS) or not len(item.rows) or cycles.clock is Clock.DEVICE:
+        return False
+    steps = _read_steps(measured_steps, cycles, item)
+    if steps is None or not _explains(cycles, item, *steps):
+        return False
+    acts, ends_ns = np.flatnonzero(item.acts), np.cumsum(cycles.cycle_ns)
+    around_ns = max(0.0, SPAN_NS - float(ends_ns[acts[-1]] - ends_ns[acts[0]])) / 2
+    first, end = np.searchsorted(ends_ns, [ends_ns[acts[0]] - around_ns, ends_ns[acts[-1]] + around_ns])
+    own_ns, others_ns = _read_waits(measured_steps, cycles, item)
+    more_ns = (own_ns - others_ns)[first : end + 1]
+    blocks = [float(np.nanmean(block)) for block in np.array_split(more_ns, BLOCKS) if np.isfinite(block).any()]
+    return len(blocks) >= 2 and not _is_more(np.array(blocks))
+
+
+def _read_waits(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
+) -> tuple[FloatArray, FloatArray]:
+    """How long the ranks of a candidate, and the others, waited for a core in each cycle, ``[num_cycles]``, ns; medians
+    of several. NaN: not known of all of them."""
+    waits_ns = measured_steps.run.column("core_wait_ns")[cycles.positions][:, cycles.steps]
+    return fast_median(waits_ns[item.rows], axis=0), median_of_others(waits_ns, item.rows)
+
+
+def _read_steps(
+    measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
+) -> tuple[FloatArray, FloatArray] | None:
+    """The same of the cycles in which the candidate acts. None: it is not known of enough of them."""
+    if cycles.span > 1:
+        return None
+    own_ns, others_ns = _read_waits(measured_steps, cycles, item)
+    known = item.acts & np.isfinite(own_ns) & np.isfinite(others_ns)
+    if known.sum() < MIN_STEPS or 2 * known.sum() < item.acts.sum():
+        return None
+    return own_ns[known], others_ns[known]
+
+
+def _explains(cycles: SyncCycles, item: CandidateCause, own_ns: FloatArray, others_ns: FloatArray) -> bool:
+    """Whether waiting for a core is most of what the ranks are late by in the cycles in which they are."""
+    late_ns = item.taken_ns / len(item.rows) / item.acts.sum()
+    more_ns = own_ns - others_ns
+    work_ns = float(median_of_others(cycles.work_ns.sum(axis=2), item.rows)[item.acts].mean())
+    while_running = others_ns.mean() / max(work_ns - others_ns.mean(), 1.0)
+    beyond_ns = more_ns.mean() - while_running * max(0.0, late_ns - more_ns.mean())
+    return bool(beyond_ns >= EXPLAINED_RATIO * late_ns) and _is_more(more_ns)
+
+
+def _is_more(more_ns: FloatArray) -> bool:
+    """Whether they are above 0 on average, beyond chance."""
+    error_ns = float(more_ns.std(ddof=1)) / math.sqrt(len(more_ns))
+    return bool(more_ns.mean() > t_quantile(ALPHA, len(more_ns) - 1) * error_ns)
 
 
 def _measure_excess(own: Scheduling, others: list[Scheduling]) -> float:
@@ -77,16 +147,16 @@ def _measure_excess(own: Scheduling, others: list[Scheduling]) -> float:
 
 
 def _describe(
-    measured_steps: MeasuredSteps, own: list[Scheduling], others: list[Scheduling], positions: list[int]
+    measured_steps: MeasuredSteps, own: list[Scheduling], wait_ns: float, others_ns: float, positions: list[int]
 ) -> OffCpu:
-    waits_ns, others_ns = ([float(each.usual[_WAIT]) for each in group] for group in (own, others))
     sharing = _list_sharing(measured_steps, own, positions)
     cores = sharing[0].find_last("cores") if sharing else None
     counts = [each.find_median("threads") for each in sharing]
     threads = None if None in counts or not counts else round(sum(filter(None, counts)))
     return OffCpu(
-        wait_ns=float(np.median(waits_ns)), others_ns=float(np.median(others_ns)), cores=cores, threads=threads,
-        ranks=len(sharing) or len(own), reason=_find_reason(own, sharing, cores, threads),
+        wait_ns=wait_ns, others_ns=others_ns, cores=cores, threads=threads,
+        ranks=len(sharing) or len(positions),
+        reason=_find_reason(own, sharing, cores, threads) if len(own) == len(positions) else None,
     )  # fmt: skip
 
 

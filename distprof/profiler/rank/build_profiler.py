@@ -51,6 +51,7 @@ from distprof.record.stalls.stacks import watch_gil
 from distprof.record.stalls.stall_watch import STALL_RATIO, Peers, StallWatch, plan_looks, read_timeout_s
 from distprof.record.step.collector_watch import CollectorWatch
 from distprof.record.step.compile_watch import CompileWatch
+from distprof.record.step.core_wait_watch import CoreWaitWatch
 from distprof.record.step.loader_watch import LoaderWatch
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import STEPS_AT_ONCE
@@ -235,7 +236,10 @@ class Job:
             self._lefts.append(self._end_on_signal())
             if self._context.phases:
                 recorder, note = self._recorder, self._step_writer.note
-                for watch in (CollectorWatch(recorder), CompileWatch(recorder, note), LoaderWatch(recorder, note)):
+                for watch in (
+                    CollectorWatch(recorder), CompileWatch(recorder, note), LoaderWatch(recorder, note),
+                    CoreWaitWatch(recorder),
+                ):  # fmt: skip
                     watch.open()
                     self._lefts.append(watch.close)
                 cores = SchedulingWatch(allocations=partial(read_allocations, self._context.world.device))

@@ -1,5 +1,5 @@
-"""What stops the training thread of a rank in an open step although the loop asks for nothing: it collects garbage, or
-compiles."""
+"""What stops the training thread of a rank in an open step although the loop asks for nothing: it collects garbage,
+compiles, or waits for a core."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class PauseTimes(NamedTuple):
     """torch.compile, host clock."""
     batches: list[int]
     """What DataLoaders took, by `distprof.facts.columns.LOADER_FIELDS`."""
+    core_wait_ns: int | None = None
+    """Ready, and waiting for a core, since the end of the step before. None: not known."""
 
 
 def _make_times(batches: list[int]) -> PauseTimes:
@@ -39,6 +41,9 @@ class Pauses:
         """Host clock. None: nothing is compiled now."""
         self.warmup = False
         """Whether the step is left out of every statistic."""
+        self.read_core_wait: Callable[[], int | None] | None = None
+        """How long the training thread has waited for a core so far, ns. None: nobody knows."""
+        self._core_wait_ns: int | None = None  # as of the end of the step before, if that was recorded
         self._early = [0] * len(LOADER_FIELDS)  # batches before the step
         self.times = _make_times([0] * len(LOADER_FIELDS))
         """What the step has been stopped for."""
@@ -49,6 +54,16 @@ class Pauses:
         self.times, self._early = _make_times(self._early), [0] * len(LOADER_FIELDS)
         if self.look is not None:
             self.look()
+
+    def end_step(self, *, recorded: bool) -> PauseTimes | None:
+        """What the step has been stopped for. None: it was not recorded."""
+        before_ns, read = self._core_wait_ns, self.read_core_wait
+        self._core_wait_ns = None if read is None or not recorded else read()
+        if not recorded:
+            return None
+        if before_ns is None or self._core_wait_ns is None:
+            return self.times
+        return PauseTimes(*self.times[:3], self._core_wait_ns - before_ns)
 
     def add_collection(self, code: int, duration_ns: int) -> None:
         """Adds a collection of garbage in this phase; what is collected while something is compiled is part of that."""

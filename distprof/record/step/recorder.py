@@ -138,7 +138,7 @@ class Recorder:
             micro_steps=self.work.micro_steps, tokens=self.work.tokens, squared_lengths=self.work.squared_lengths,
             step_host_ns=now - timeline.stamps[0], marks=marks,
             segments_lost=timeline.lost, issued=issued if self.recording else None, between=self._before,
-            logged=operations if self.recording else None, pauses=self.pauses.times if self.recording else None,
+            logged=operations if self.recording else None, pauses=self.pauses.end_step(recorded=self.recording),
         )  # fmt: skip
         self.open = self.recording = self.skipping = False
         self.on_device.close(record, self.work.take_scalars())

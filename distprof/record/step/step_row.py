@@ -31,6 +31,7 @@ _COLLECTIVES = [
 _COLLECTED = [(PHASE_CODE[phase], COLUMN[f"{phase}_gc_host_ns"]) for phase in OWN_PHASES]
 _COMPILED = [(PHASE_CODE[phase], COLUMN[f"{phase}_compile_host_ns"]) for phase in COMPILED_PHASES]
 _LOADER, _LOADER_BATCHES = [COLUMN[name] for name in LOADER_FIELDS], LOADER_FIELDS.index("loader_batches")
+_CORE_WAIT = COLUMN["core_wait_ns"]
 _BETWEEN = [
     *(COLUMN[f"between_{name}"] for name in ("count", "wait_host_ns", "after_host_ns", "data_host_ns")),
     *(COLUMN[f"between_{name}gc_host_ns"] for name in ("", "data_")),
@@ -73,7 +74,8 @@ def pack_row(
         for column, value in zip(_BETWEEN, (*facts_between, *collected, *stretches_ns), strict=True):
             row[column] = value
     if record.pauses is not None:
-        collected_ns, compiled_ns, batches = record.pauses
+        collected_ns, compiled_ns, batches, core_wait_ns = record.pauses
+        row[_CORE_WAIT] = math.nan if core_wait_ns is None else core_wait_ns
         for columns, totals in ((_COLLECTED, collected_ns), (_COMPILED, compiled_ns)):
             for code, column in columns:
                 row[column] = totals[code]

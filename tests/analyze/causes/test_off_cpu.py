@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from distprof.analyze import analyze
-from distprof.facts.arrays import FloatArray
-from distprof.facts.run import COLUMN, Run
+from distprof.analyze.causes.off_cpu import is_shared
+from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
+from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.measured_steps import MeasuredSteps, choose_measured_steps, read_timing
+from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.run import COLUMN, Clock, Phase, Run
 from distprof.facts.scheduling import SCHEDULING, SCHEDULING_FIELDS
 from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.sections import show_scheduling
@@ -199,3 +204,115 @@ def test_a_thread_that_takes_over_begins_anew() -> None:
     readings[8:, SCHEDULING["wait_ns"]] += 10**12
     report = analyze(structs.replace(run, scheduling=(run.scheduling[0], readings, run.scheduling[2])))
     assert read_rank(report, 1)[1] == pytest.approx(MS)
+
+
+def wait_in_steps(run: Run, waits_ns: FloatArray) -> Run:
+    """With what each step waits for a core, ``[num_ranks, num_steps]``."""
+    rows = run.rows.copy()
+    rows[:, :, COLUMN["core_wait_ns"]] = waits_ns
+    return structs.replace(run, rows=rows)
+
+
+def make_steps(late: BoolArray, *, waits_ns: float = 11 * MS, usual_ns: float = 0.2 * MS) -> Run:
+    """Ranks that are late by 12 ms in some steps, ``[num_ranks, num_steps]``, and wait for a core so long in them."""
+    run = make_job(*[{}] * len(late), late=tuple(range(len(late))), late_ns=np.where(late, 12 * MS, 0.0))
+    noise_ns = np.random.default_rng(3).uniform(0.8, 1.2, late.shape)
+    return wait_in_steps(run, noise_ns * np.where(late, waits_ns, usual_ns))
+
+
+def mark_late(num_ranks: int, *shares: tuple[int, float, slice]) -> BoolArray:
+    """Each of some ranks in a share of some steps, drawn at random."""
+    late = np.zeros((num_ranks, NUM_STEPS), dtype=np.bool_)
+    for rank, share, steps in shares:
+        late[rank, steps] = np.random.default_rng(rank).random(NUM_STEPS)[steps] < share
+    return late
+
+
+def make_item(run: Run, row: int, late: BoolArray) -> tuple[MeasuredSteps, SyncCycles, CandidateCause]:
+    """A rank that is late in these steps, as a finder of causes would have it."""
+    measured_steps = choose_measured_steps(run)
+    cycles = build_cycles(measured_steps, read_timing(measured_steps, Clock.HOST))
+    assert cycles is not None
+    taken_ns = np.zeros((len(cycles.steps), cycles.work_ns.shape[2]))
+    acts = late[row, cycles.steps]
+    taken_ns[acts, 0] = 12 * MS
+    item = CandidateCause(
+        kind=VerdictKind.SLOW_RANK, rows=np.array([row]), part=Phase.BACKWARD, acts=acts,
+        counterfactual=Counterfactual(work_ns={row: taken_ns}), late_ns=12 * MS,
+    )  # fmt: skip
+    return measured_steps, cycles, item
+
+
+EVERYWHERE = slice(0, NUM_STEPS)
+
+
+def test_a_rank_that_alone_waits_in_some_steps_is_named_for_it() -> None:
+    run = make_steps(late := mark_late(3, (1, 0.3, EVERYWHERE)))
+    verdict = analyze(run).verdict
+    assert (verdict.rank, verdict.cause, verdict.phase) == (1, Cause.OFF_CPU, "backward")
+    assert verdict.off_cpu is not None
+    assert verdict.off_cpu.wait_ns == pytest.approx(11 * MS, rel=0.05)
+    assert verdict.off_cpu.others_ns == pytest.approx(0.2 * MS, rel=0.05)
+    assert not is_shared(*make_item(run, 1, late))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranks_that_wait_in_turn_are_not_named(seed: int) -> None:
+    """Rank 1 for 12 ms in a fifth of the steps, rank 0 in twice as many, half as long on average: over the run both
+    wait as long. Without the readings one of them is named."""
+    rng = np.random.default_rng(seed)
+    second_ns = np.where(rng.random(NUM_STEPS) < 0.2, 12 * MS, 0.0)
+    first_ns = np.where(rng.random(NUM_STEPS) < 0.4, rng.exponential(6 * MS, NUM_STEPS), 0.0)
+    late_ns = np.stack([first_ns, second_ns])
+    run = make_job({}, {}, late=(0, 1), late_ns=late_ns)
+    assert analyze(run).verdict.kind is VerdictKind.SLOW_RANK
+    assert analyze(wait_in_steps(run, 0.95 * late_ns + 0.2 * MS)).verdict.rank is None
+
+
+def test_what_others_do_to_a_rank_for_a_moment_is_shared() -> None:
+    """Ten steps of 0.1 s: within two seconds around them the rank waits longer, but in one part of eight or two."""
+    late = mark_late(2, (1, 1.0, slice(60, 63)), (1, 1.0, slice(100, 102)))
+    late[1, 60:65] = True
+    assert is_shared(*make_item(make_steps(late), 1, late))
+    late[1, 40:90] = True
+    assert not is_shared(*make_item(make_steps(late), 1, late))
+
+
+def test_a_rank_that_computes_longer_waits_longer_where_all_wait() -> None:
+    """It runs for 6 ms more and waits for as many, where the others wait as long as they run: it has more to do."""
+    late = mark_late(3, (1, 0.3, EVERYWHERE))
+    usual_ns = 0.5 * sum(USUAL_NS[part] for part in ("data", "forward", "backward", "optimizer"))
+    run = make_steps(late, usual_ns=usual_ns, waits_ns=usual_ns + 6 * MS)
+    run = wait_in_steps(run, np.where(late, usual_ns + 6 * MS, usual_ns))
+    verdict = analyze(run).verdict
+    assert (verdict.rank, verdict.cause) == (1, Cause.COMPUTE)
+    assert not is_shared(*make_item(run, 1, late))
+
+
+def test_a_rank_that_waits_for_no_core_is_late_for_something_else() -> None:
+    late = mark_late(3, (1, 0.3, EVERYWHERE))
+    for waits_ns in (0.2 * MS, 5.5 * MS):  # less than half of 12 ms
+        run = make_steps(late, waits_ns=waits_ns)
+        verdict = analyze(run).verdict
+        assert (verdict.rank, verdict.cause, verdict.off_cpu) == (1, Cause.COMPUTE, None)
+        assert not is_shared(*make_item(run, 1, late))
+
+
+def test_steps_whose_waits_are_not_known_say_nothing() -> None:
+    late = mark_late(2, (0, 0.2, EVERYWHERE), (1, 0.2, EVERYWHERE))
+    run = make_steps(late)
+    assert not is_shared(*make_item(wait_in_steps(run, np.full(late.shape, np.nan)), 1, late))
+    item = make_item(run, 1, late)[2]
+    few = np.where(np.cumsum(item.acts) <= 3, run.column("core_wait_ns")[:, -len(item.acts) :], np.nan)
+    known = np.full(late.shape, np.nan)
+    known[:, -few.shape[1] :] = few
+    assert not is_shared(*make_item(wait_in_steps(run, known), 1, late))
+
+
+@pytest.mark.parametrize("change", [{"kind": VerdictKind.GARBAGE_COLLECTION}, {"rows": np.empty(0, dtype=np.int64)}])
+def test_only_what_is_about_ranks_is_shared(change: dict[str, Any]) -> None:
+    late = mark_late(2, (0, 0.2, EVERYWHERE), (1, 0.2, EVERYWHERE))
+    measured_steps, cycles, item = make_item(make_steps(late), 1, late)
+    assert not is_shared(measured_steps, cycles, structs.replace(item, **change))
+    on_device = structs.replace(cycles, clock=Clock.DEVICE)
+    assert not is_shared(measured_steps, on_device, item)
