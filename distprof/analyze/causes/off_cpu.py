@@ -106,8 +106,9 @@ def _read_waits(
 def _read_steps(
     measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
 ) -> tuple[FloatArray, FloatArray] | None:
-    """The same of the cycles in which the candidate acts. None: it is not known of enough of them."""
-    if cycles.span > 1:
+    """The same of the cycles in which the candidate acts. None: it is not known of enough of them, or it is about all
+    ranks."""
+    if cycles.span > 1 or len(item.rows) == len(cycles.positions):
         return None
     own_ns, others_ns = _read_waits(measured_steps, cycles, item)
     known = item.acts & np.isfinite(own_ns) & np.isfinite(others_ns)
