@@ -12,7 +12,8 @@ import numpy as np
 from distprof.analyze.causes.unequal_experts import MIN_STEPS, OFTEN_RATIO
 from distprof.analyze.stats.measured_steps import MeasuredSteps, Timing, compute_own_times
 from distprof.analyze.stats.statistics import median_of_others
-from distprof.report.wait_report import Cause, MoreWork, Verdict, VerdictKind
+from distprof.report.late_reasons import MoreWork
+from distprof.report.wait_report import Cause, Verdict, VerdictKind
 
 POWERS = {"tokens": 2.0, "squared_lengths": 1.0}
 """Time grows with an amount at most like this power of it; tokens come first, the plainer reason."""

@@ -16,7 +16,8 @@ from distprof.analyze.stats.significance import t_quantile
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock, Run
 from distprof.facts.scheduling import SCHEDULING
-from distprof.report.wait_report import SlowAllocator, Verdict
+from distprof.report.late_reasons import SlowAllocator
+from distprof.report.wait_report import Verdict
 
 MIN_PAIRS, BLOCK = 7, 2
 """Fewer pairs of windows tell nothing, and a window begins in each so many steps."""

@@ -20,7 +20,8 @@ from distprof.analyze.summary.modules import choose_alike
 from distprof.facts.arrays import FloatArray
 from distprof.facts.modules import ModuleTable
 from distprof.facts.run import Phase
-from distprof.report.wait_report import SlowModule, Verdict, VerdictKind
+from distprof.report.late_reasons import SlowModule
+from distprof.report.wait_report import Verdict, VerdictKind
 
 MIN_STEPS = 4
 """Fewer tell nothing about chance."""

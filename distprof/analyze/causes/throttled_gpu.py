@@ -13,7 +13,8 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.summary.gpus import MOST_RATIO, GpuSteps, measure_limits, place_steps
 from distprof.facts.arrays import BoolArray
 from distprof.facts.run import Clock, RankInfo
-from distprof.report.wait_report import Cause, Causes, Evidence, Pattern, ThrottledGpu, Verdict, VerdictKind
+from distprof.report.late_reasons import ThrottledGpu
+from distprof.report.wait_report import Cause, Causes, Evidence, Pattern, Verdict, VerdictKind
 
 MIN_EXPLAINED_RATIO = 0.5
 MIN_LOWER_RATIO = 0.01

@@ -15,7 +15,8 @@ from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.statistics import excess_over_others, median_of_others, midmean
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import Clock, CollectiveKind, Collectives
-from distprof.report.wait_report import ReceivedMore, Verdict, VerdictKind
+from distprof.report.late_reasons import ReceivedMore
+from distprof.report.wait_report import Verdict, VerdictKind
 
 ALPHA = 0.05
 """That time follows the data where it does not, once the rest speaks for it."""

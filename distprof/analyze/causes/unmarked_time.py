@@ -10,7 +10,8 @@ import numpy as np
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.facts.run import COLUMN, COMMUNICATION_PHASES, PHASES, Clock, Phase
 from distprof.facts.segments import Segments
-from distprof.report.wait_report import Cause, UnmarkedPlace, Verdict, VerdictKind
+from distprof.report.late_reasons import UnmarkedPlace
+from distprof.report.wait_report import Cause, Verdict, VerdictKind
 
 MOST_RATIO = 0.75
 """Of what the rank takes longer there in all: one place must have so much of it."""

@@ -49,7 +49,7 @@ _SHARE, _ABOVE_0 = {"minimum": 0, "maximum": 1}, {"exclusiveMinimum": 0}
 _LIMITS: Mapping[str, Mapping[str, int]] = {
     "mfu_ratio": _SHARE, "hfu_ratio": _SHARE, "overlap_ratio": _SHARE, "queue_empty_ratio": _SHARE,
     "CategoryReport.share_ratio": _SHARE, "KernelReport.share_ratio": _SHARE, "SlowModule.share_ratio": _SHARE,
-    "Headline.between_ratio": _SHARE, "BandwidthReport.transfer_ns": _ABOVE_0,
+    "UnmarkedPlace.share_ratio": _SHARE, "Headline.between_ratio": _SHARE, "BandwidthReport.transfer_ns": _ABOVE_0,
     "BandwidthReport.algorithm_bytes_per_s": _ABOVE_0, "BandwidthReport.bus_bytes_per_s": _ABOVE_0,
     "BandwidthReport.num_ranks": {"minimum": 2}, "world_size": {"minimum": 1}, "in_step": {"minimum": 1},
     "SlowModule.rank_ns": {"minimum": 0}, "SlowModule.others_ns": {"minimum": 0}, "explained_ratio": _SHARE,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
+from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import DATA_BETWEEN, Report
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
@@ -18,7 +19,6 @@ from distprof.report.wait_report import (
     Estimate,
     Pattern,
     Stall,
-    UnmarkedPlace,
     Verdict,
     VerdictKind,
 )

@@ -12,7 +12,8 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps, read_ti
 from distprof.facts.run import Clock, Run
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
-from distprof.report.wait_report import Cause, MoreWork, Verdict, VerdictKind
+from distprof.report.late_reasons import MoreWork
+from distprof.report.wait_report import Cause, Verdict, VerdictKind
 from tests.factories import MS, USUAL_NS, make_run
 from tests.made_causes import make_cause, make_verdict
 

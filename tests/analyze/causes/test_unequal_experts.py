@@ -13,7 +13,8 @@ from distprof.facts.arrays import FloatArray
 from distprof.facts.run import CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_verdict, list_waits
 from distprof.render.summary.next_step import describe_next
-from distprof.report.wait_report import ReceivedMore, VerdictKind
+from distprof.report.late_reasons import ReceivedMore
+from distprof.report.wait_report import VerdictKind
 from tests.factories import MS, make_run
 from tests.made_causes import make_cause, make_verdict
 

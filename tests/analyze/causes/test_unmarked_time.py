@@ -11,7 +11,8 @@ from distprof.analyze.stats.measured_steps import choose_measured_steps
 from distprof.facts.run import PHASES, Clock, Run
 from distprof.facts.segments import Segments
 from distprof.render.sections.cause_words import describe_unmarked
-from distprof.report.wait_report import Cause, UnmarkedPlace, Verdict, VerdictKind
+from distprof.report.late_reasons import UnmarkedPlace
+from distprof.report.wait_report import Cause, Verdict, VerdictKind
 from tests.factories import MS, USUAL_NS, keep_segments, make_run
 from tests.made_causes import make_cause, make_verdict
 

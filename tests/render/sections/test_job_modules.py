@@ -18,8 +18,9 @@ from distprof.render.sections import module_tree
 from distprof.render.sections.job_modules import draw_modules, show_memory, show_modules
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.terminal.terminal import render_terminal
+from distprof.report.late_reasons import SlowModule
 from distprof.report.report import Report
-from distprof.report.wait_report import SlowModule, VerdictKind
+from distprof.report.wait_report import VerdictKind
 from tests.factories import MS
 from tests.made_causes import make_cause, make_report, make_verdict
 from tests.made_modules import NAMES, make_module_run, make_table

@@ -11,9 +11,10 @@ from msgspec import structs
 from distprof.analyze import analyze
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
+from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.report import Report
 from distprof.report.scheduling_report import SchedulingReport
-from distprof.report.wait_report import Cause, Pattern, UnmarkedPlace, VerdictKind
+from distprof.report.wait_report import Cause, Pattern, VerdictKind
 from tests.factories import MS
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
