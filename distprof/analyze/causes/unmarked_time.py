@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,8 +18,7 @@ MOST_RATIO = 0.75
 MAX_STEPS, MAX_OTHERS = 400, 15
 """Of longer runs and larger jobs so many steps and ranks are looked at, the steps drawn at random: a cause may come at
 every fifth."""
-_PASSED_OVER = {PHASES.index(phase) for phase in (Phase.OTHER, *COMMUNICATION_PHASES)}
-_OTHER = PHASES.index(Phase.OTHER)
+_OTHER, _COMMUNICATION = PHASES.index(Phase.OTHER), {PHASES.index(phase) for phase in COMMUNICATION_PHASES}
 _Place = tuple[str | None, str | None]
 
 
@@ -42,34 +41,37 @@ def find_unmarked_place(measured_steps: MeasuredSteps, verdict: Verdict) -> Unma
     steps = np.flatnonzero(measured_steps.counted)
     steps = np.random.default_rng(0).permutation(steps)[:MAX_STEPS]
 
-    def read(position: int) -> dict[_Place, float]:
+    def read(position: int) -> dict[_Place, float] | None:
         numbers = run.rows[position, steps, COLUMN["step"]].tolist()
-        kept = (run.segments.get((run.ranks[position].rank, int(number))) for number in numbers if number == number)
-        return measure_places([each for each in kept if each is not None and not each.truncated])
+        kept = [run.segments.get((run.ranks[position].rank, int(number))) for number in numbers if number == number]
+        whole = [each for each in kept if each is not None and not each.truncated]
+        return measure_places(whole) if whole else None
 
-    own, theirs = read(mine), [found for found in map(read, others) if found]
-    if not own or not theirs:
+    own, theirs = read(mine), [found for found in map(read, others) if found is not None]
+    if own is None or not theirs:
         return None
     more_ns = {
         place: lasts_ns - float(np.median([each.get(place, 0.0) for each in theirs])) for place, lasts_ns in own.items()
     }
-    place = max(more_ns, key=lambda each: more_ns[each])
+    place = max(more_ns, key=lambda each: more_ns[each], default=(None, None))
     total_ns = sum(each for each in more_ns.values() if each > 0)
-    if more_ns[place] <= 0 or more_ns[place] < MOST_RATIO * total_ns:
+    if total_ns <= 0 or more_ns[place] < MOST_RATIO * total_ns:
         return None
     return UnmarkedPlace(after=place[0], before=place[1], share_ratio=more_ns[place] / total_ns)
 
 
-def measure_places(steps: Iterable[Segments]) -> dict[_Place, float]:
-    """Mean time outside the phases, by the phases before and after it, ns per step; waits between them are passed over.
-    Empty: there are no steps."""
-    total_ns, num_steps = Counter[_Place](), 0
+def measure_places(steps: Sequence[Segments]) -> dict[_Place, float]:
+    """Mean time outside the phases, by the phases before and after it, ns per step; waits between them are passed
+    over."""
+    total_ns = Counter[_Place]()
     for kept in steps:
-        num_steps += 1
-        named = [(at, code) for at, code in enumerate(kept.codes) if code not in _PASSED_OVER]
-        for at, (code, lasts_ns) in enumerate(zip(kept.codes, kept.durations_ns, strict=True)):
+        before: str | None = None
+        here_ns = 0
+        for code, lasts_ns in zip(kept.codes, kept.durations_ns, strict=True):
             if code == _OTHER:
-                earlier = next((PHASES[code].value for place, code in reversed(named) if place < at), None)
-                later = next((PHASES[code].value for place, code in named if place > at), None)
-                total_ns[earlier, later] += lasts_ns
-    return {place: lasts_ns / num_steps for place, lasts_ns in total_ns.items()} if num_steps else {}
+                here_ns += lasts_ns
+            elif code not in _COMMUNICATION:
+                total_ns[before, PHASES[code].value] += here_ns
+                before, here_ns = PHASES[code].value, 0
+        total_ns[before, None] += here_ns
+    return {place: lasts_ns / len(steps) for place, lasts_ns in total_ns.items() if lasts_ns}

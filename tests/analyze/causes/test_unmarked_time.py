@@ -60,7 +60,6 @@ def test_places_lie_between_two_phases_and_waits_are_passed_over() -> None:
         ("optimizer", None): 1 * MS,
     }  # fmt: skip
     assert measure_places([make_segments(("other", 4))]) == {(None, None): 4 * MS}
-    assert measure_places([]) == {}
 
 
 @pytest.mark.parametrize(("late", "after", "before", "words"), [
@@ -72,6 +71,13 @@ def test_the_place_that_has_what_the_rank_takes_longer(late: Segments, after: st
     found = find(late)
     assert found == UnmarkedPlace(after=after, before=before, share_ratio=1.0)
     assert describe_unmarked(found) == words
+
+
+def test_the_others_may_spend_no_time_there_at_all() -> None:
+    usual = make_segments(("forward", 5), ("backward", 9), ("optimizer", 1))
+    late = make_segments(("forward", 5), ("backward", 9), ("other", 10), ("optimizer", 1))
+    assert find(late, usual) == UnmarkedPlace(after="backward", before="optimizer", share_ratio=1.0)
+    assert find(usual, late) is None
 
 
 def test_most_of_it_must_lie_in_one_place() -> None:
