@@ -20,7 +20,7 @@ from distprof.render.sections.cause_words import (
 )
 from distprof.render.sections.gpus import advise_allocator, advise_throttle
 from distprof.render.sections.rank_names import name_rank
-from distprof.render.sections.trace_rows import is_traced
+from distprof.render.sections.trace_rows import TEXT_LIMIT, is_traced
 from distprof.render.units import clean_text, format_time
 from distprof.report.hang_report import HangReport
 from distprof.report.loader_report import LoaderLimit, SlowLoader
@@ -28,7 +28,6 @@ from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpuReason
 from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind
 
-TEXT_LIMIT = 300
 NOTABLE_RATIO = 0.05
 """Share of a step from which a cause is worth an effort."""
 _BY_CAUSE = {
