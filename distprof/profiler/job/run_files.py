@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import platform
+import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +243,7 @@ def read_versions(cuda: str | None) -> dict[str, str]:
     Args:
         cuda: The CUDA version torch was built for.
     """
-    found = {"distprof": __version__, "python": platform.python_version(), "os": platform.platform()}
+    found = {"distprof": __version__, "python": platform.python_version(), "os": describe_system()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
@@ -251,10 +252,25 @@ def read_versions(cuda: str | None) -> dict[str, str]:
     return {**found, "cuda": cuda or "none"}
 
 
+def describe_system() -> str:
+    """Kernel, machine and C library, as `platform.platform` writes them. That asks a program too, by its name: see
+    `read_commit`."""
+    library = "".join(platform.libc_ver())
+    parts = [platform.system(), platform.release(), platform.machine(), *(["with", library] if library else [])]
+    return "-".join(parts)
+
+
 def read_commit() -> str | None:
-    """The commit of the working tree, followed by "+" if there are uncommitted changes; None: not a checkout."""
+    """The commit of the working tree, followed by "+" if there are uncommitted changes. None: no checkout, or no git.
+
+    Git is called by its path: to find a program by its name, `subprocess` changes Python's filters of warnings for a
+    moment, and the script's warnings that are shown once are then shown again.
+    """
+    program = shutil.which("git")
+    if program is None:
+        return None
     try:
-        run = [["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
+        run = [[program, "rev-parse", "HEAD"], [program, "status", "--porcelain", "--untracked-files=no"]]
         commit, changes = (
             subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout for command in run
         )

@@ -168,7 +168,7 @@ def look_up_card(pynvml: Any, uuid: str) -> tuple[Any, bool]:
 
 def _look_at_cpu() -> DeviceSnapshot:
     """The processor's name, and the memory of the whole machine."""
-    name = _find(PROC / "cpuinfo", r"^model name\s*:\s*(.+)$") or platform.processor() or platform.machine()
+    name = _find(PROC / "cpuinfo", r"^model name\s*:\s*(.+)$") or platform.machine()
     total, free = (_find(PROC / "meminfo", rf"^{key}:\s*(\d+) kB$") for key in ("MemTotal", "MemAvailable"))
     total_bytes = int(total) * 1024 if total else None
     used_bytes = total_bytes - int(free) * 1024 if total_bytes is not None and free else None
