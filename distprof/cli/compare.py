@@ -159,12 +159,10 @@ def _refuse_twice(base: Sequence[Place], new: Sequence[Place]) -> None:
     Raises:
         UsageError: A path is there twice, other than as all of both sides.
     """
-    for paths in (base, new):
-        same = _list_same(paths)
-        twice = [path for at, path in enumerate(paths) if same[at] in same[:at]]
-        if twice:
-            raise UsageError(f"{clean_text(twice[0], LONGEST_PATH)}: is given twice: a run counts once")
     here, there = _list_same(base), _list_same(new)
+    for paths, same in ((base, here), (new, there)):
+        if twice := [path for at, path in enumerate(paths) if same[at] in same[:at]]:
+            raise UsageError(f"{clean_text(twice[0], LONGEST_PATH)}: is given twice: a run counts once")
     both = [path for path, each in zip(new, there, strict=True) if each in here]
     if both and here != there:
         raise UsageError(f"{clean_text(both[0], LONGEST_PATH)}: is on both sides: a run is compared with others")
