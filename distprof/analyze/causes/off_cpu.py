@@ -58,15 +58,17 @@ def explain_off_cpu(
     on_others = cause not in _HOST_CAUSES or item.part is Phase.BACKWARD
     if item.kind not in LATE_KINDS or not len(acts) or (cycles.clock is Clock.DEVICE and on_others):
         return None
+    waits_ns = _read_waits(measured_steps, cycles, item)
+    if waits_ns is not None and not _explains(cycles, item, *waits_ns):
+        return None
     first, end = int(cycles.steps[acts[0]]), int(cycles.steps[acts[-1]]) + 1
     found = [read_scheduling(measured_steps.run, int(position), first, end) for position in cycles.positions]
     own = [each for row, each in enumerate(found) if row in item.rows and each is not None]
     others = [each for row, each in enumerate(found) if row not in item.rows and each is not None]
     numbers = [position for row, position in enumerate(cycles.positions.tolist()) if row in item.rows]
-    steps = _read_steps(measured_steps, cycles, item)
-    if steps is not None:
-        own_ns, others_ns = (float(waits_ns.mean()) for waits_ns in steps)
-        return _describe(measured_steps, own, own_ns, others_ns, numbers) if _explains(cycles, item, *steps) else None
+    if waits_ns is not None:
+        own_ns, others_ns = (float(np.nanmean(each[item.acts])) for each in waits_ns)
+        return _describe(measured_steps, own, own_ns, others_ns, numbers)
     if len(own) < len(item.rows) or 2 * len(others) < len(found) - len(own) or not others:
         return None
     late_ns = item.taken_ns / len(item.rows) / (acts[-1] - acts[0] + 1)
@@ -82,43 +84,38 @@ def is_shared(measured_steps: MeasuredSteps, cycles: SyncCycles, item: Candidate
     the time around these steps they wait for one no longer than the others, beyond chance."""
     if item.kind not in (*LATE_KINDS, VerdictKind.STALLS) or not len(item.rows) or cycles.clock is Clock.DEVICE:
         return False
-    steps = _read_steps(measured_steps, cycles, item)
-    if steps is None or not _explains(cycles, item, *steps):
+    waits_ns = _read_waits(measured_steps, cycles, item)
+    if waits_ns is None or not _explains(cycles, item, *waits_ns):
         return False
     acts, ends_ns = np.flatnonzero(item.acts), np.cumsum(cycles.cycle_ns)
     around_ns = max(0.0, SPAN_NS - float(ends_ns[acts[-1]] - ends_ns[acts[0]])) / 2
     first, end = np.searchsorted(ends_ns, [ends_ns[acts[0]] - around_ns, ends_ns[acts[-1]] + around_ns])
-    own_ns, others_ns = _read_waits(measured_steps, cycles, item)
-    more_ns = (own_ns - others_ns)[first : end + 1]
+    more_ns = (waits_ns[0] - waits_ns[1])[first : end + 1]
     blocks = [float(np.nanmean(block)) for block in np.array_split(more_ns, BLOCKS) if np.isfinite(block).any()]
     return len(blocks) >= 2 and not _is_more(np.array(blocks))
 
 
 def _read_waits(
     measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
-) -> tuple[FloatArray, FloatArray]:
-    """How long the ranks of a candidate, and the others, waited for a core in each cycle, ``[num_cycles]``, ns; medians
-    of several. NaN: not known of all of them."""
-    waits_ns = measured_steps.run.column("core_wait_ns")[cycles.positions][:, cycles.steps]
-    return fast_median(waits_ns[item.rows], axis=0), median_of_others(waits_ns, item.rows)
-
-
-def _read_steps(
-    measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCause
 ) -> tuple[FloatArray, FloatArray] | None:
-    """The same of the cycles in which the candidate acts. None: it is not known of enough of them, or it is about all
+    """How long the ranks of a candidate, and the others, waited for a core in each cycle, ``[num_cycles]``, ns; medians
+    of several. NaN: not known of both. None: not known of enough cycles in which the candidate acts, or it is about all
     ranks."""
     if cycles.span > 1 or len(item.rows) == len(cycles.positions):
         return None
-    own_ns, others_ns = _read_waits(measured_steps, cycles, item)
-    known = item.acts & np.isfinite(own_ns) & np.isfinite(others_ns)
-    if known.sum() < MIN_STEPS or 2 * known.sum() < item.acts.sum():
+    waits_ns = measured_steps.run.column("core_wait_ns")[cycles.positions][:, cycles.steps]
+    own_ns, others_ns = fast_median(waits_ns[item.rows], axis=0), median_of_others(waits_ns, item.rows)
+    known = np.isfinite(own_ns) & np.isfinite(others_ns)
+    num_known = (item.acts & known).sum()
+    if num_known < MIN_STEPS or 2 * num_known < item.acts.sum():
         return None
-    return own_ns[known], others_ns[known]
+    return np.where(known, own_ns, np.nan), np.where(known, others_ns, np.nan)
 
 
 def _explains(cycles: SyncCycles, item: CandidateCause, own_ns: FloatArray, others_ns: FloatArray) -> bool:
     """Whether waiting for a core is most of what the ranks are late by in the cycles in which they are."""
+    known = item.acts & np.isfinite(own_ns)
+    own_ns, others_ns = own_ns[known], others_ns[known]
     late_ns = item.taken_ns / len(item.rows) / item.acts.sum()
     more_ns = own_ns - others_ns
     work_ns = float(median_of_others(cycles.work_ns.sum(axis=2), item.rows)[item.acts].mean())
