@@ -113,7 +113,28 @@ def test_progress_shows_elapsed_time_and_all_its_tokens() -> None:
     assert console.file.getvalue().splitlines()[1] == "step 4/4  210.0 ms/step  9,752 tokens/s"
 
 
-@pytest.mark.parametrize("name", ["warmup", "shadow", "window", "failed"])
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 7), st.integers(0, 9), st.sampled_from(Clock))
+def test_where_bursts_are_recorded_each_of_their_steps_has_the_time_before_it(
+    seed: int, num_ranks: int, burst: int, left_out: int, clock: Clock
+) -> None:
+    """Each rank's own clock, read at the end of each recorded step and of the step before, whether recorded or not."""
+    run = make_noisy_run(seed, num_ranks, 40, 0.7, clock=clock)
+    shadow = np.arange(40) % (burst + left_out) >= burst
+    run.rows[:, :, COLUMN["shadow"]] = shadow
+    ends_ns = run.column(f"begin_{clock}_ns") + run.step_ns(clock)
+    whole_ns = [
+        ends_ns[:, step] - (ends_ns[:, step - 1] if step > WARMUP else run.column(f"begin_{clock}_ns")[:, step])
+        for step in range(WARMUP, 40) if not shadow[step]
+    ]  # fmt: skip
+    report = analyze(run)
+    assert report.headline.step_mean_ns == pytest.approx(np.mean(whole_ns), rel=1e-9)
+    if clock is Clock.HOST:
+        assert report.between is not None
+        assert report.between.cycle_mean_ns == pytest.approx(np.mean(whole_ns, axis=0), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["warmup", "window", "failed"])
 def test_a_step_that_does_not_count_takes_the_time_around_it_along(name: str) -> None:
     begin_ns = np.array([[0, 110, 220, 5330, 10440, 10550.0]]) * MS
     run = make_run(

@@ -83,12 +83,8 @@ def _count_shared(measured_steps: MeasuredSteps, issued: FloatArray) -> FloatArr
 
 def _mark_known(measured_steps: MeasuredSteps) -> BoolArray:
     """The steps that count, and among them those without instruments, that follow each other, ``[num_steps]``."""
-    run, present = measured_steps.run, measured_steps.present
-    timed = run.column("shadow")[present] == 1
-    for name in ("warmup", "failed", "window"):
-        timed &= ~(run.column(name)[present] == 1)
-    known: BoolArray = measured_steps.counted | timed.all(axis=0)
-    numbers = np.nanmax(run.column("step")[present], axis=0, initial=-1)
+    known = measured_steps.timed
+    numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
     known[1:] &= np.diff(numbers) == 1
     return known
 

@@ -31,6 +31,15 @@ class MeasuredSteps(Struct, frozen=True, kw_only=True):
         return tuple(info.rank for info in self.run.ranks)
 
     @property
+    def timed(self) -> BoolArray:
+        """The steps that count, and those like them that ran without instruments (shadow steps), ``[num_steps]``."""
+        run = self.run
+        shadow = run.column("shadow")[self.present] == 1
+        for name in ("warmup", "failed", "window"):
+            shadow &= ~(run.column(name)[self.present] == 1)
+        return np.asarray(self.counted | (shadow.all(axis=0) & bool(self.present.any())))
+
+    @property
     def num_missing(self) -> int:
         """Ranks of the job without a row: whether the others waited for them is not known. Not those apart."""
         return max(self.run.meta.world_size - int(self.present.sum()) - int(self.apart.sum()), 0)
@@ -119,11 +128,12 @@ def measure_counted_between(measured_steps: MeasuredSteps, clock: Clock) -> Floa
 
     NaN: one of the two is not measured, or they do not follow each other. Begins and ends of a rank's steps are on its
     own clock, so no clocks are compared. Stamps that were rounded may overlap by a nanosecond, which counts as 0.
-    Steps after a window or a shadow step have none: what the profiler itself does there is not the job's.
+    The first step of each burst of recorded steps has the time since the shadow step before it. Steps after a window
+    have none: what the profiler itself does there is not the job's.
     """
     run = measured_steps.run
     between_ns = measure_between(run.rows, clock)
-    between_ns[:, ~(measured_steps.counted[1:] & measured_steps.counted[:-1])] = np.nan
+    between_ns[:, ~(measured_steps.counted[1:] & measured_steps.timed[:-1])] = np.nan
     return between_ns
 
 

@@ -75,7 +75,7 @@ def test_steps_without_their_parts_count_as_a_whole_where_others_have_them() -> 
     assert found.parts[0].mean_ns == (5 * MS,) and found.steps_used == 2
 
 
-@pytest.mark.parametrize("name", ["shadow", "window", "failed"])
+@pytest.mark.parametrize("name", ["window", "failed"])
 def test_what_follows_a_step_that_does_not_count_is_left_out(name: str) -> None:
     gaps = np.array([[0, 10, 10, 10, 300, 10.0]]) * MS
     found = take(make_gaps(gaps, **{name: np.arange(6) == 3}))
@@ -91,7 +91,20 @@ def test_without_two_steps_in_a_row_nothing_is_said() -> None:
     assert report(make_run(num_steps=2)) is None
     assert report(make_run(num_steps=0)) is None
     assert report(make_run(num_ranks=0, meta={"world_size": 2})) is None
-    assert report(make_gaps(np.zeros((1, 9)), shadow=np.arange(9) % 2 == 1)) is None
+    assert report(make_gaps(np.zeros((1, 9)), window=np.arange(9) % 2 == 1)) is None
+
+
+def test_what_precedes_each_burst_of_recorded_steps_counts_and_so_do_its_parts() -> None:
+    """Two of four steps are recorded, and ranks average their parameters for 40 ms before each four: of the four
+    recorded steps after the first burst, two follow 40 ms and two 2 ms, and the first burst's second one 2 ms."""
+    steps = np.arange(12)
+    waits = np.where(steps % 4 == 0, 38.0, 0)[np.newaxis] * MS
+    columns = NOTHING | {"between_wait_host_ns": waits, "shadow": steps % 4 >= 2, "warmup": 0}
+    found = take(make_gaps(np.where(steps % 4 == 0, 40, 2)[np.newaxis] * MS, **columns))
+    assert [(part.part, part.mean_ns) for part in found.parts] == [
+        ("waits between steps", (pytest.approx(2 * 38 / 6 * MS),)), ("between steps", (pytest.approx(10 / 6 * MS),)),
+    ]  # fmt: skip
+    assert found.cycle_mean_ns == (pytest.approx((100 + (2 * 40 + 3 * 2) / 6) * MS),) and found.steps_used == 5
 
 
 def test_a_rank_without_rows_is_not_measured_and_the_others_are() -> None:
