@@ -180,15 +180,18 @@ class Headline(Struct, frozen=True, kw_only=True):
     """The clock of every time here: device if every rank has it, else host."""
     step_mean_ns: float | None
     """Elapsed time over steps: from the begin of the first measured step to the end of the last, over their number,
-    mean over ranks. Time between steps is in it, and steps that do not count are not, with the time around them."""
+    mean over ranks. Time between steps is in it, and so are steps that ran without instruments; warm-up, failed and
+    window steps are not, with the time around them."""
     step_median_ns: float | None
     """Median of the job's step time, in ns."""
     step_p95_ns: float | None
     """95th percentile of the job's step time, linearly interpolated, in ns."""
+    recorded_mean_ns: float | None
+    """As step_mean_ns, of the recorded steps alone: what the phases and the time between steps add up to."""
     between_ratio: float | None
-    """Share of the mean step time that lies between steps."""
+    """Share of recorded_mean_ns that lies between steps."""
     tokens_per_s: float | None
-    """All ranks together: tokens of the measured steps over the time elapsed."""
+    """All ranks together: tokens over the time elapsed, of the steps of step_mean_ns."""
     achieved_flops_per_s: Spread | None
     """Model FLOP/s of one device."""
     mfu_ratio: float | None
@@ -348,6 +351,8 @@ class Coverage(Struct, frozen=True, kw_only=True):
     """Ranks without a stream, or whose stream has no end although no process is known to write it."""
     steps_measured: int
     """Steps that every rank present reported, without warm-up: those that the statistics use."""
+    steps_timed_alone: int
+    """Steps without instruments on every rank present: the step time includes them, and nothing else does."""
     steps_warmup: int
     """Warm-up steps recorded, and left out of every statistic."""
     steps_planned: int | None

@@ -33,7 +33,7 @@ class JobSteps(Struct, frozen=True, kw_only=True):
 
     clock: Clock
     step_ns: FloatArray
-    """Of the job, ``[num_steps]``; at least one. See `distprof.analyze.stats.measured_steps.Timing.elapsed_ns`."""
+    """Of the job, ``[num_steps]``; at least one. See `distprof.analyze.stats.measured_steps.Timing.timed_ns`."""
     tokens_per_step: float | None
     """Of all ranks, mean over steps. None: not counted, or of some ranks only."""
     predicted: Mapping[tuple[str, str], SweepRatio] = field(default_factory=dict)
@@ -50,12 +50,12 @@ def measure_job(run: Run, swept: Mapping[str, Sequence[str]] | None = None) -> J
     measured_steps = choose_measured_steps(run)
     on_host, on_device = (read_timing(measured_steps, clock) for clock in (Clock.HOST, Clock.DEVICE))
     timing = choose_headline(measured_steps, on_host, on_device)
-    if timing is None or not timing.elapsed_ns.mean() > 0:  # records may claim anything
+    if timing is None or not timing.timed_ns.mean() > 0:  # records may claim anything
         return None
-    tokens = run.column("tokens")[measured_steps.present][:, timing.used]
+    tokens = run.column("tokens")[measured_steps.present][:, timing.timed]
     whole = not measured_steps.num_missing and bool((tokens > 0).all())
     return JobSteps(
-        clock=timing.clock, step_ns=timing.elapsed_ns,
+        clock=timing.clock, step_ns=timing.timed_ns,
         tokens_per_step=float(tokens.sum(axis=0).mean()) if whole else None,
         predicted=predict_values(measured_steps, timing, swept or {}),
     )  # fmt: skip

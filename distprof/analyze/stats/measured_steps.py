@@ -72,6 +72,13 @@ class Timing(Struct, frozen=True, kw_only=True):
     the job the mean over ranks. Over consecutive steps it sums to the time from the begin of the first to the end of
     the last, which is the same on all ranks but for how far apart they are at these two moments. A maximum over ranks
     would not: ranks that are not in lockstep are slow in turn."""
+    timed: BoolArray
+    """The used steps, and those like them that ran without instruments, ``[num_steps]``."""
+    timed_ns: FloatArray
+    """As ``elapsed_ns``, of all timed steps, ``[num_timed]``: of a job that records some of its steps, the mean is its
+    step time, in which the first steps, and what recording takes, weigh no more than in the job."""
+    mean_timed_step_ns: FloatArray
+    """As ``mean_step_ns``, of all timed steps."""
 
 
 def choose_measured_steps(run: Run) -> MeasuredSteps:
@@ -105,14 +112,18 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
         step_ns, phase_ns = step_ns[:, used], phase_ns[:, used]
         step_ns[~measured] = np.nan
         phase_ns[~measured] = np.nan
-    between_ns = np.zeros(step_ns.shape)
+    timed: BoolArray = measured_steps.timed & np.logical_and.reduce(has[measured], axis=0)
+    every_ns = measured_steps.run.step_ns(clock)[measured][:, timed]
+    mean_timed_step_ns = np.full(len(measured), np.nan)
+    mean_timed_step_ns[measured] = mean_over_steps(every_ns)
     if counts_between(measured_steps.run.meta):
-        known_ns = np.pad(measure_counted_between(measured_steps, clock), ((0, 0), (1, 0)))[:, used]
-        between_ns = np.where(np.isfinite(known_ns[measured]).all(axis=0), known_ns, 0.0)
+        known_ns = np.pad(_measure_timed_between(measured_steps, clock)[measured], ((0, 0), (1, 0)))[:, timed]
+        every_ns += np.where(np.isfinite(known_ns).all(axis=0), known_ns, 0.0)
+    timed_ns = every_ns.mean(axis=0)
     return Timing(
         clock=clock, used=used, measured=measured, step_ns=step_ns, phase_ns=phase_ns,
         mean_step_ns=mean_over_steps(step_ns), mean_phase_ns=mean_over_steps(phase_ns),
-        elapsed_ns=(step_ns + between_ns)[measured].mean(axis=0),
+        elapsed_ns=timed_ns[used[timed]], timed=timed, timed_ns=timed_ns, mean_timed_step_ns=mean_timed_step_ns,
     )  # fmt: skip
 
 
@@ -131,9 +142,15 @@ def measure_counted_between(measured_steps: MeasuredSteps, clock: Clock) -> Floa
     The first step of each burst of recorded steps has the time since the shadow step before it. Steps after a window
     have none: what the profiler itself does there is not the job's.
     """
-    run = measured_steps.run
-    between_ns = measure_between(run.rows, clock)
-    between_ns[:, ~(measured_steps.counted[1:] & measured_steps.timed[:-1])] = np.nan
+    between_ns = _measure_timed_between(measured_steps, clock)
+    between_ns[:, ~measured_steps.counted[1:]] = np.nan
+    return between_ns
+
+
+def _measure_timed_between(measured_steps: MeasuredSteps, clock: Clock) -> FloatArray:
+    """As `measure_counted_between`, before all timed steps."""
+    between_ns = measure_between(measured_steps.run.rows, clock)
+    between_ns[:, ~(measured_steps.timed[1:] & measured_steps.timed[:-1])] = np.nan
     return between_ns
 
 

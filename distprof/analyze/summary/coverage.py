@@ -54,6 +54,7 @@ def report_coverage(
         ranks_present=tuple(present),
         ranks_missing=tuple(rank for rank in sorted(_expect_ranks(run)) if rank not in whole),
         steps_measured=int(measured_steps.counted.sum()),
+        steps_timed_alone=int((measured_steps.timed & ~measured_steps.counted).sum()),
         steps_warmup=int(warmup.sum()),
         steps_planned=planned,
         rows_lost=sum(info.rows_lost for info in run.ranks),
@@ -169,7 +170,7 @@ def _note_steps(measured_steps: MeasuredSteps, timings: Sequence[Timing], headli
         notes.append("recording was off in all kept steps; only step times are known")
     elif shadows := int(shadow.any(axis=0).sum()):
         why = "shadow steps, or it was off, or left out to save time"
-        notes.append(f"{shadows} step(s) ran without recording ({why}) and are left out")
+        notes.append(f"{shadows} step(s) ran without recording ({why}): only the step time includes them")
     window = run.column("window") == 1
     if windows := int(window.any(axis=0).sum()):
         notes.append(f"{windows} step(s) ran in the profiler's window, which slows them down, and are left out")

@@ -49,7 +49,7 @@ def _report(number: int, run: Run, before: Run | None) -> GenerationReport:
         restarts=None if run.meta.launch is None else max(run.meta.launch.restarts),
         last_step=int(np.nanmax(steps)) if np.isfinite(steps).any() else None,
         steps_measured=int(measured_steps.counted.sum()),
-        step_mean_ns=None if headline is None else float(headline.elapsed_ns.mean()),
+        step_mean_ns=None if headline is None else float(headline.timed_ns.mean()),
         lost_ns=None if before is None else _measure_lost(before, run), ends=tuple(_list_ends(run)),
     )  # fmt: skip
 

@@ -102,7 +102,9 @@ def place_steps(measured_steps: MeasuredSteps, position: int, steps: BoolArray) 
     counted, numbers = measured_steps.counted & steps, run.column("step")[position]
     begin_ns = np.array(begin_ns)
     if counts_between(run.meta):
-        follows = counted[1:] & measured_steps.timed[:-1] & (numbers[1:] == numbers[:-1] + 1) & (end_ns[:-1] <= begin_ns[1:])
+        follows = (
+            counted[1:] & measured_steps.timed[:-1] & (numbers[1:] == numbers[:-1] + 1) & (end_ns[:-1] <= begin_ns[1:])
+        )
         begin_ns[1:][follows] = end_ns[:-1][follows]
     used = counted & (end_ns > begin_ns)
     return GpuSteps(gpu=gpu, begin_ns=np.where(used, begin_ns, np.nan), end_ns=np.where(used, end_ns, np.nan))

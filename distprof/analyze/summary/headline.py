@@ -33,9 +33,9 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
         return Headline(
             clock=Clock.HOST.value, step_mean_ns=None, step_median_ns=None, step_p95_ns=None, between_ratio=None,
             tokens_per_s=None, achieved_flops_per_s=None, mfu_ratio=None, hfu_ratio=None, exposed_ratio=None,
-            exposed_ns=None, busiest=None,
+            exposed_ns=None, busiest=None, recorded_mean_ns=None,
         )  # fmt: skip
-    elapsed_ns = timing.elapsed_ns
+    elapsed_ns = timing.timed_ns
     exposed_ns = compute_exposed(measured_steps, timing)
     there = [item for item, has in zip(reached, timing.measured, strict=True) if has]
     return Headline(
@@ -43,6 +43,7 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
         step_mean_ns=float(elapsed_ns.mean()),
         step_median_ns=float(np.median(elapsed_ns)),
         step_p95_ns=float(np.percentile(elapsed_ns, 95)),
+        recorded_mean_ns=float(timing.elapsed_ns.mean()),
         between_ratio=_compute_between_ratio(timing),
         tokens_per_s=_count_tokens(measured_steps, timing, float(elapsed_ns.sum())),
         achieved_flops_per_s=_spread_achieved(measured_steps, reached),
@@ -55,14 +56,14 @@ def report_headline(measured_steps: MeasuredSteps, timing: Timing | None, reache
 
 
 def _compute_between_ratio(timing: Timing) -> float | None:
-    """Share of the job's step time that lies between steps; None: no time."""
+    """Share of the recorded steps' time that lies between steps; None: no time."""
     whole_ns, inside_ns = float(timing.elapsed_ns.mean()), float(timing.step_ns[timing.measured].mean())
     return max(1 - inside_ns / whole_ns, 0.0) if whole_ns > 0 else None
 
 
 def _count_tokens(measured_steps: MeasuredSteps, timing: Timing, time_ns: float) -> float | None:
     """None when tokens were not measured, or the training loop does not count them: that is not a throughput of 0."""
-    tokens = float(measured_steps.run.column("tokens")[measured_steps.present][:, timing.used].sum())
+    tokens = float(measured_steps.run.column("tokens")[measured_steps.present][:, timing.timed].sum())
     return tokens / time_ns * 1e9 if tokens > 0 and time_ns > 0 else None
 
 

@@ -23,6 +23,7 @@ from distprof.report.wait_report import Spread
 TEXT_LIMIT = 300
 MAX_DEVICE_NAMES = 3
 NOTABLE_BETWEEN_RATIO = 0.01
+NOTABLE_RECORDED_RATIO = 0.02
 """Share of the step time that lies between steps, from which on the headline says so."""
 MOST_RATIO = 0.5
 """Share of what the busiest rank does more that is most of it."""
@@ -73,8 +74,16 @@ def _describe_step(head: Headline) -> Fact:
         text = f" mean, {format_time(head.step_median_ns)} median, {format_time(head.step_p95_ns)} p95"
         notable = (head.between_ratio or 0.0) >= NOTABLE_BETWEEN_RATIO
         within = f", {format_ratio(head.between_ratio)} of it between steps" if notable else ""
-        text += f" (elapsed time over steps, {head.clock} clock{within})"
+        text += f" (elapsed time over steps, {head.clock} clock{within}){describe_recorded(head)}"
     return Fact(label="step time", number=format_time(head.step_mean_ns), text=text)
+
+
+def describe_recorded(head: Headline) -> str:
+    """How long a recorded step takes, whose parts are shown, if that is not what the job's steps take on average."""
+    if head.step_mean_ns is None or head.recorded_mean_ns is None:
+        return ""
+    differ = abs(head.recorded_mean_ns - head.step_mean_ns) >= NOTABLE_RECORDED_RATIO * head.step_mean_ns
+    return f"; {format_time(head.recorded_mean_ns)} when recorded" if differ else ""
 
 
 def _describe_flops(spread: Spread | None) -> Fact:

@@ -20,7 +20,7 @@ from distprof.render.sections.cause_words import (
 from distprof.render.sections.coverage import describe_overhead, list_missing
 from distprof.render.sections.ends import describe_generation
 from distprof.render.sections.hangs import HEADS, show_states
-from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO
+from distprof.render.sections.headline import NOTABLE_BETWEEN_RATIO, describe_recorded
 from distprof.render.sections.module_tree import add_up
 from distprof.render.sections.rank_names import name_rank
 from distprof.render.sections.section_types import Fact, Section, make_columns
@@ -60,6 +60,7 @@ def list_speed(report: Report) -> list[Fact]:
     facts = []
     if head.step_mean_ns is not None:
         text = f"{format_time(head.step_mean_ns)} mean, {format_time(head.step_p95_ns)} p95 ({head.clock} clock)"
+        text += describe_recorded(head)
         facts.append(Fact(label="step time", text=text))
     reached = [] if head.tokens_per_s is None else [f"{format_number(head.tokens_per_s)} tokens/s"]
     if head.achieved_flops_per_s is not None:
@@ -82,9 +83,11 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
         steps += f" ({list_missing(report, 30)})"
     left_out = [] if not coverage.steps_warmup else [f"{coverage.steps_warmup:,} warm-up"]
     recorded = [rank.steps_recorded for rank in report.ranks if rank.apart is None]
-    if any(coverage.steps_measured + coverage.steps_warmup < steps for steps in recorded):
-        most = max(recorded)
-        left_out.append(f"{most - coverage.steps_measured - coverage.steps_warmup:,} not recorded on every rank")
+    known = coverage.steps_measured + coverage.steps_warmup + coverage.steps_timed_alone
+    if max(recorded, default=0) > known:
+        left_out.append(f"{max(recorded) - known:,} not recorded on every rank")
+    if coverage.steps_timed_alone:
+        steps += f", and of {coverage.steps_timed_alone:,} more only the time"
     if coverage.rows_lost:
         left_out.append(f"{coverage.rows_lost:,} row{'s' if coverage.rows_lost > 1 else ''} lost")
     without = f"; left out: {', '.join(left_out)}" if left_out else ""
@@ -102,7 +105,7 @@ def list_basis(report: Report, *, noted: bool = True) -> list[Fact]:
 
 
 def list_parts(report: Report) -> list[PartRow]:
-    """The phases on the headline's clock and the time between steps, which add up to the step time; of traces without
+    """The phases on the headline's clock and the time between steps, which add up to a recorded step; of traces without
     phases, the parts of the devices' time."""
     head = report.headline
     phases = [phase for phase in report.phases if phase.clock == head.clock]

@@ -15,6 +15,7 @@ from distprof.analyze import analyze
 from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import COLUMN
 from distprof.render.html.html import render_html
+from distprof.render.terminal.screen import render_screen
 from distprof.render.terminal.terminal import render_terminal
 from distprof.render.wandb.wandb_summary import make_summary, make_table
 from distprof.report.report import Report
@@ -81,6 +82,25 @@ def test_the_headline_says_how_long_it_is_from_step_to_step() -> None:
     text = show(EVALUATES)
     assert "step time      108.0 ms mean, " in text  # the cycle of the table
     assert "(elapsed time over steps, host clock, 7.4 % of it between steps)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("unrecorded_ms", "told"), [(100.0, ""), (97.0, ""), (80.0, "; 100.0 ms when recorded")])
+def test_the_headline_says_how_long_recorded_steps_take_if_others_are_not_alike(
+    unrecorded_ms: float, told: str
+) -> None:
+    """Half of the steps are recorded, and take 100 ms; phases are of these, and the others have none."""
+    shadow = np.arange(NUM_STEPS) % 2 == 0
+    step_ns = np.where(shadow, unrecorded_ms, 100) * MS
+    columns = {"shadow": shadow, "step_host_ns": step_ns, "begin_host_ns": (np.cumsum(step_ns) - step_ns)[None]}
+    report = make_report(0, **columns, warmup=0)
+    mean = f"{(100 + unrecorded_ms) / 2:.1f} ms mean, "
+    assert f"step time      {mean}" in show(report)
+    assert f"(elapsed time over steps, host clock){told} " in " ".join(show(report).split())
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    render_screen(report, console, names=("report.json",), folder="runs/x", again="runs/x")
+    assert isinstance(console.file, io.StringIO)
+    (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("step time")]
+    assert line.rstrip() == f"step time   {mean}100.0 ms p95 (host clock){told}"
 
 
 GAPS = [(0, False, False), (0.05, False, False), (0.5, False, True), (1.5, True, True)]

@@ -70,6 +70,9 @@ def test_what_was_left_out_and_what_is_missing_is_said() -> None:
     measured, note, _ = (fact.text for fact in list_basis(structs.replace(report, coverage=many)))
     assert measured == "7 steps; left out: 23 not recorded on every rank; intervals are 95 %"
     assert note == "first (and 2 more notes, with --details)"
+    timed = structs.replace(report.coverage, steps_measured=7, steps_timed_alone=21)
+    measured = next(fact.text for fact in list_basis(structs.replace(report, coverage=timed)))
+    assert measured.startswith("7 steps, and of 21 more only the time; left out: 2 not recorded on every rank; ")
     coverage = structs.replace(report.coverage, ranks_missing=(3, 5), ranks_present=(0, 1, 2, 4, 6, 7))
     text = " ".join(" ".join(show(structs.replace(report, coverage=coverage))).split())
     assert "30 steps of 6 of 8 ranks (cut off: ranks 3, 5)" in text
