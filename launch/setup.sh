@@ -2,6 +2,8 @@
 # $DISTPROF_VENV) with $PYTHON (default: python3) and installs distprof into it; again only if requirements change.
 # Sets $root, the checkout, and $venv, the environment. $constraints: a file in place of constraints.txt.
 
+unset PYTHONDONTWRITEBYTECODE # or each process compiles torch again, which is not compiled here: 12 s of a core
+
 say() { printf 'distprof: %s\n' "$*" >&2; }
 give_up() { say "$*"; exit 1; }
 

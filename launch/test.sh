@@ -8,7 +8,6 @@
 # The first time, installs into .venv beside this checkout ($DISTPROF_VENV: elsewhere; $PYTHON: with that Python).
 set -euo pipefail
 
-unset PYTHONDONTWRITEBYTECODE # or each of a hundred processes compiles torch and distprof again: 12 s of a core each
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 cd "$root"
 pytest=("$venv/bin/python" -m pytest -q)

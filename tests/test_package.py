@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import importlib.metadata
 import importlib.util
+import runpy
 import shutil
 import subprocess
 import sys
@@ -120,6 +121,20 @@ def test_an_unpacked_wheel_finds_its_configuration(wheel: dict[str, bytes], tmp_
     program = "from distprof.config.choice import locate_conf; print(locate_conf())"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "distprof" / "conf")), done.stderr
+
+
+def test_an_editable_installation_is_compiled_for_ranks_that_may_not_write_it(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]
+    module = tmp_path / "distprof" / "room" / "module.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("ANSWER = 42\n")
+    of_hook = runpy.run_path(str(ROOT / hooks["custom"]["path"]))["CompileEditable"]
+    hook = of_hook(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+    hook.finalize("standard", {}, "")
+    assert not [*tmp_path.rglob("*.pyc")]
+    hook.finalize("editable", {}, "")
+    assert [*tmp_path.rglob("*.pyc")] == [Path(importlib.util.cache_from_source(str(module)))]
 
 
 def test_the_sdist_can_be_tested(built: Path) -> None:
