@@ -281,6 +281,10 @@ class ReplayError(Struct, frozen=True, kw_only=True):
         return self.median_ratio > MOST_ERROR_RATIO
 
 
+EVEN_STAGES, TWICE_BATCHES = "stages even", "twice the micro-batches"
+"""What may be changed in a pipeline in which nothing stands out."""
+
+
 class WhatIf(Struct, frozen=True, kw_only=True):
     """The recorded steps, replayed with one thing changed. Savings are upper bounds and do not add up."""
 

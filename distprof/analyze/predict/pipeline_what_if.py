@@ -11,7 +11,7 @@ from distprof.analyze.predict.what_if import MIN_SAVED_RATIO, report_change
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.analyze.stats.statistics import FEW
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
-from distprof.report.wait_report import Estimate, WhatIf
+from distprof.report.wait_report import EVEN_STAGES, TWICE_BATCHES, Estimate, WhatIf
 
 MORE_BATCHES = 2
 
@@ -46,7 +46,7 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, int | None, Est
     if recorded.shape[2] > 1 and (kinds := recorded.list_firm()):
         saved_ns = recorded.list_costs(even_out(recorded, None, kinds))
         yield (
-            "stages even",
+            EVEN_STAGES,
             None,
             estimate(saved_ns, whole_ns)[1],
             "all stages have equally much to do, the same in all",
@@ -54,7 +54,7 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, int | None, Est
 
     if (more_ns := save_with_more_batches(recorded, MORE_BATCHES)) is not None and len(more_ns) >= FEW:
         assumption = "half as large a micro-batch takes half as long, and is sent as quickly as now"
-        yield "twice the micro-batches", None, estimate(more_ns, whole_ns)[1], assumption
+        yield TWICE_BATCHES, None, estimate(more_ns, whole_ns)[1], assumption
 
 
 def _describe(cause: PipelineCause) -> str:

@@ -17,6 +17,7 @@ from distprof.render.sections.cause_words import (
     name_hosts,
     name_link,
     read_cost,
+    show_share,
 )
 from distprof.render.sections.gpus import advise_allocator, advise_throttle
 from distprof.render.sections.rank_names import name_rank
@@ -26,7 +27,7 @@ from distprof.report.hang_report import HangReport
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import Report
 from distprof.report.scheduling_report import OffCpuReason
-from distprof.report.wait_report import Cause, Pattern, Verdict, VerdictKind
+from distprof.report.wait_report import EVEN_STAGES, TWICE_BATCHES, Cause, Pattern, Verdict, VerdictKind
 
 NOTABLE_RATIO = 0.05
 """Share of a step from which a cause is worth an effort."""
@@ -67,6 +68,11 @@ _MARK_DATA = {
     "distprof.start (docs/api.md)",
 }
 """Where no batch was seen to be taken."""
+_BY_CHANGE = {
+    EVEN_STAGES: "move layers between stages until all have equally much to do",
+    TWICE_BATCHES: "split the batch into twice as many micro-batches, if half as large a one takes half as long",
+}
+"""By what may be changed in a pipeline."""
 _WHICH_MODULE = "; profile.level=modules shows which module it is"
 
 
@@ -204,6 +210,14 @@ def _describe_core_waits(report: Report) -> str:
     )
 
 
+def _advise_pipeline(report: Report) -> str:
+    """Where nothing stands out, the change that would save most of what the stages wait; empty if none is known."""
+    for item in report.what_if:
+        if item.change in _BY_CHANGE and item.saved_ratio.value >= NOTABLE_RATIO:
+            return f"{_BY_CHANGE[item.change]}: steps would be {show_share(item.saved_ratio, 'shorter')}"
+    return ""
+
+
 def _advise_unnamed(report: Report) -> str:
     larger = list_larger(report)
     if larger and read_cost(report, larger[0]).value >= NOTABLE_RATIO:
@@ -218,6 +232,8 @@ def _advise_unnamed(report: Report) -> str:
         if (longest := find_longest_stall(report, larger[0])) is not None:
             who = f"what {name_rank(report, longest.rank)} did in step {longest.step:,} (--details lists all stalls)"
         return f"look at {who}: checkpoints, logs, the data"
+    if report.pipeline is not None:
+        return _describe_core_waits(report) or _advise_pipeline(report)
     phases = [phase for phase in report.phases if phase.clock == report.headline.clock and phase.share_ratio]
     if not phases:
         return ""
@@ -225,7 +241,7 @@ def _advise_unnamed(report: Report) -> str:
     inside = 1 - (report.headline.between_ratio or 0.0)
     if measure_data_share(report) >= (largest.share_ratio or 0.0) * inside:
         return "get batches sooner: more workers of the loader, batches fetched ahead, storage closer by"
-    if largest.phase == Phase.OTHER:  # the waits of a pipeline's stages are in it
+    if largest.phase == Phase.OTHER:  # of stages that are not judged, the waits are in it
         judged = report.world_size == 1 or report.verdict.lost_ratio is not None
         return 'mark what fills the time outside the phases: profiler.phase("...") (docs/api.md)' if judged else ""
     how = "profile=kernels shows its kernels" if report.device_type == "cuda" else "profile=modules shows its modules"

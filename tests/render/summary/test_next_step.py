@@ -14,7 +14,7 @@ from distprof.render.summary.next_step import describe_next
 from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.report import Report
 from distprof.report.scheduling_report import SchedulingReport
-from distprof.report.wait_report import Cause, Pattern, VerdictKind
+from distprof.report.wait_report import EVEN_STAGES, TWICE_BATCHES, Cause, Estimate, Pattern, VerdictKind, WhatIf
 from tests.factories import MS
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
@@ -96,6 +96,27 @@ def test_a_small_cause_with_a_name_does_not_hide_what_to_do_about_a_large_one() 
     stalls = make_cause(VerdictKind.STALLS, 30.0, events=5, phase="forward")
     report = structs.replace(make_report([jitter]), causes=make_report([stalls, jitter]).causes)
     assert describe_next(report).startswith("look at what all ranks did in the steps that ")
+
+
+def test_a_pipeline_in_which_nothing_stands_out_learns_what_would_save_most() -> None:
+    def save(change: str, percent: float) -> WhatIf:
+        saved = Estimate(value=percent / 100, low=percent / 100 - 0.01, high=percent / 100 + 0.01)
+        return WhatIf(
+            change=change, rank=None, step_ns=1.0, saved_ratio=saved, tokens_per_s=None, rank_hours_per_day=None,
+            assumption="",
+        )  # fmt: skip
+
+    def advise_with(*what_if: WhatIf) -> str:
+        pipeline: Any = SimpleNamespace()
+        return describe_next(structs.replace(make_report([]), pipeline=pipeline, what_if=what_if))
+
+    more, even = save(TWICE_BATCHES, 8), save(EVEN_STAGES, 6)
+    assert advise_with(save("perfect overlap", 40), more, even) == (
+        "split the batch into twice as many micro-batches, if half as large a one takes half as long: steps would be "
+        "8.0 % shorter (7.0 to 9.0 %)"
+    )
+    assert advise_with(even, more).startswith("move layers between stages until all have equally much to do: steps ")
+    assert advise_with(save(TWICE_BATCHES, 4.9)) == advise_with() == ""
 
 
 def test_ranks_that_wait_for_cores_do_not_learn_how_to_communicate() -> None:
