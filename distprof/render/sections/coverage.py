@@ -14,6 +14,8 @@ from distprof.report.wait_report import OverheadReport, ReplayError
 
 TEXT_LIMIT, SOURCE_LIMIT = 300, 1_000
 MAX_RANGES = 8
+VAGUE_RATIO = 0.1
+"""Where the cost of recording may be nothing and may be more than this, nothing is known of it."""
 """Ranges of ranks that are named."""
 
 
@@ -107,7 +109,7 @@ def describe_device_clocks(report: Report) -> str:
 
 def describe_overhead(overhead: OverheadReport | None) -> str:
     """The cost with its interval: ``costs 0.9 % of a recorded step (0.4 % to 1.3 %, 12 shadow steps)``; or, where noise
-    may be all of it, how much it is at most.
+    may be all of it, how much it is at most, if that is not much.
     """
     if overhead is None:
         return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
@@ -116,6 +118,8 @@ def describe_overhead(overhead: OverheadReport | None) -> str:
     if overhead.high_ratio <= 0:
         return f"costs nothing measurable ({steps})"
     cost, low, high = map(format_ratio, (overhead.ratio, overhead.low_ratio, overhead.high_ratio))
+    if overhead.low_ratio <= 0 and overhead.high_ratio >= VAGUE_RATIO:
+        return f"unclear: {steps} allow anything from nothing to {high} of a recorded step"
     if overhead.low_ratio <= 0:
         return f"costs at most {high} of a recorded step, by {steps}, which cannot tell it from nothing"
     return f"costs {cost} of a recorded step ({low} to {high}, {steps})"

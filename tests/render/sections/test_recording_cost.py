@@ -34,6 +34,10 @@ def test_what_noise_may_be_all_of_is_told_by_how_much_it_is_at_most(ratio: float
     noise = structs.replace(COST, ratio=ratio, low_ratio=-0.02)
     said = "costs at most 1.3 % of a recorded step, by 12 shadow steps, which cannot tell it from nothing"
     assert describe_overhead(noise) == said
+    vague = structs.replace(noise, high_ratio=0.84)
+    assert (
+        describe_overhead(vague) == "unclear: 12 shadow steps allow anything from nothing to 84.0 % of a recorded step"
+    )
     slower = structs.replace(COST, ratio=-0.03, low_ratio=-0.04, high_ratio=-0.01)
     assert describe_overhead(slower) == "costs nothing measurable (12 shadow steps)"
 
