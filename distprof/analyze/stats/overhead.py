@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from distprof.analyze.stats.statistics import count_outside
-from distprof.facts.arrays import BoolArray, FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import COLUMN, Clock, Run
 from distprof.report.wait_report import OverheadReport
 
@@ -71,29 +71,41 @@ def compare_steps(costs: StepCosts) -> OverheadReport | None:
     below, whatever the noise: the interval is the exact one for a median, between two order statistics. A bootstrap of
     so few steps is too narrow (with 8 it covers 80 % instead of 95 %, measured).
     """
-    relative = _relate(costs)
-    relative = relative[(relative * FAR_FACTOR > 1) & (relative < FAR_FACTOR)]
+    relative, counts = _relate(costs)
+    near = (relative * FAR_FACTOR > 1) & (relative < FAR_FACTOR)
+    relative = relative[near]
     if len(relative) < MIN_SHADOW_STEPS:
         return None
     ordered, outside = np.sort(relative), count_outside(len(relative))
     middle, shortest, longest = np.median(ordered), ordered[outside], ordered[-1 - outside]
     return OverheadReport(
         clock=costs.clock.value, ratio=float(1 / middle - 1), low_ratio=float(1 / longest - 1),
-        high_ratio=float(1 / shortest - 1), shadow_steps=len(relative),
+        high_ratio=float(1 / shortest - 1), shadow_steps=int(counts[near].sum()),
     )  # fmt: skip
 
 
-def _relate(costs: StepCosts) -> FloatArray:
-    """Each shadow step over the median of its recorded neighbours, ``[num_compared]``."""
+def _relate(costs: StepCosts) -> tuple[FloatArray, IntArray]:
+    """Shadow steps over the median of their recorded neighbours, and how many steps each is of, ``[num_compared]``.
+
+    One by itself is compared with both sides. Of many in a row, between two bursts of recorded steps, the median of
+    those next to a burst is compared with the half of it next to them: no step is in two of these comparisons.
+    """
     shadow, plain = np.flatnonzero(costs.shadow), np.flatnonzero(costs.plain)
-    bounds = [-1, *shadow.tolist(), len(costs.step_ns)]
-    relative = []
-    for previous, here, following in zip(bounds, bounds[1:], bounds[2:], strict=False):
-        first, middle, last = np.searchsorted(plain, (previous, here, following))
+    rows = np.split(shadow, np.flatnonzero(np.diff(np.searchsorted(plain, shadow))) + 1)
+    bounds = [0, *np.searchsorted(plain, [row[0] for row in rows if len(row)]).tolist(), len(plain)]
+    compared = list[tuple[IntArray, IntArray]]()
+    for row, first, middle, last in zip(rows, bounds, bounds[1:], bounds[2:], strict=False):
         before, after = plain[first:middle], plain[middle:last]
-        sides = sorted((len(before), len(after)))
-        count = min(NEIGHBOURS, sides[0] or sides[1])  # as many before as after, or drift would not cancel
-        neighbours = [*before[max(0, len(before) - count) :], *after[:count]]
-        if neighbours:
-            relative.append(costs.step_ns[here] / np.median(costs.step_ns[neighbours]))
-    return np.asarray(relative, dtype=np.float64)
+        if len(row) == 1:
+            sides = sorted((len(before), len(after)))
+            count = min(NEIGHBOURS, sides[0] or sides[1])  # as many before as after, or drift would not cancel
+            compared.append((row, np.concatenate([before[max(0, len(before) - count) :], after[:count]])))
+        else:
+            own = min(NEIGHBOURS, len(row) // 2)
+            early, late = (min(NEIGHBOURS, (len(side) + 1) // 2) for side in (before, after))
+            compared += [(row[:own], before[len(before) - early :]), (row[-own:], after[:late])]
+    ratios = [
+        (np.median(costs.step_ns[own]) / np.median(costs.step_ns[neighbours]), len(own))
+        for own, neighbours in compared if len(neighbours)
+    ]  # fmt: skip
+    return np.array([ratio for ratio, _ in ratios]), np.array([count for _, count in ratios], dtype=np.int64)

@@ -66,6 +66,21 @@ def test_a_cost_that_was_put_in_comes_out() -> None:
     assert found.low_ratio > 0.01  # a cost of 3 % is seen
 
 
+@pytest.mark.parametrize("cost", [0.0, 0.06])
+def test_where_bursts_are_recorded_many_steps_beside_each_are_compared_with_it(cost: float) -> None:
+    """Eight of every 64 steps are recorded, five times, as in a pipeline of which recording costs much: the two steps
+    next to each burst alone would tell nothing with a noise of 4 %."""
+    shadow = (np.arange(320) % 64 >= 8).astype(float)
+    found, generator, right = [], np.random.default_rng(11), 0
+    for _ in range(200):
+        step_ns = 100 * MS * generator.lognormal(0, 0.04, 320) * np.where(shadow == 1, 1, 1 + cost)
+        overhead = measure_overhead(make_shadowed(step_ns, shadow))
+        assert overhead is not None and overhead.shadow_steps == 9 * NEIGHBOURS
+        found.append(overhead.high_ratio - overhead.low_ratio)
+        right += overhead.low_ratio <= cost <= overhead.high_ratio
+    assert np.median(found) < 0.06 and right >= 190
+
+
 def test_no_cost_is_found_where_there_is_none() -> None:
     generator = np.random.default_rng(7)
     sure = 0
