@@ -77,8 +77,6 @@ class Timing(Struct, frozen=True, kw_only=True):
     timed_ns: FloatArray
     """As ``elapsed_ns``, of all timed steps, ``[num_timed]``: of a job that records some of its steps, the mean is its
     step time, in which the first steps, and what recording takes, weigh no more than in the job."""
-    mean_timed_step_ns: FloatArray
-    """As ``mean_step_ns``, of all timed steps."""
 
 
 def choose_measured_steps(run: Run) -> MeasuredSteps:
@@ -114,8 +112,6 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
         phase_ns[~measured] = np.nan
     timed: BoolArray = measured_steps.timed & np.logical_and.reduce(has[measured], axis=0)
     every_ns = measured_steps.run.step_ns(clock)[measured][:, timed]
-    mean_timed_step_ns = np.full(len(measured), np.nan)
-    mean_timed_step_ns[measured] = mean_over_steps(every_ns)
     if counts_between(measured_steps.run.meta):
         known_ns = np.pad(_measure_timed_between(measured_steps, clock)[measured], ((0, 0), (1, 0)))[:, timed]
         every_ns += np.where(np.isfinite(known_ns).all(axis=0), known_ns, 0.0)
@@ -123,7 +119,7 @@ def read_timing(measured_steps: MeasuredSteps, clock: Clock) -> Timing | None:
     return Timing(
         clock=clock, used=used, measured=measured, step_ns=step_ns, phase_ns=phase_ns,
         mean_step_ns=mean_over_steps(step_ns), mean_phase_ns=mean_over_steps(phase_ns),
-        elapsed_ns=timed_ns[used[timed]], timed=timed, timed_ns=timed_ns, mean_timed_step_ns=mean_timed_step_ns,
+        elapsed_ns=timed_ns[used[timed]], timed=timed, timed_ns=timed_ns,
     )  # fmt: skip
 
 

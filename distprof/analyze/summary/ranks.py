@@ -52,7 +52,7 @@ def measure_efficiency(measured_steps: MeasuredSteps, timing: Timing | None) -> 
         timing: The headline clock; None: nothing was measured.
     """
     micro_steps = _count_micro_steps(measured_steps)
-    mean_step_ns = np.full(len(micro_steps), np.nan) if timing is None else timing.mean_timed_step_ns
+    mean_step_ns = np.full(len(micro_steps), np.nan) if timing is None else timing.mean_step_ns
     return [
         _measure_rank(measured_steps, float(number), float(step_ns), info.peak)
         for number, step_ns, info in zip(micro_steps, mean_step_ns, measured_steps.run.ranks, strict=True)

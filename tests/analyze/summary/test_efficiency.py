@@ -55,13 +55,6 @@ def test_ratios_stay_below_one_whatever_the_peak(peak: float) -> None:
     assert (rank.mfu_note is None) == (rank.mfu_ratio is not None and rank.hfu_ratio is not None)
 
 
-def test_steps_without_instruments_count_in_what_is_reached() -> None:
-    """Steps 1 and 3 take 100 ms, and step 2, a shadow step, 50: 3 x 2 GFLOP in 250 ms."""
-    step_ns = np.array([100, 100, 50, 100]) * MS
-    rank = report_rank(200e9, columns={"shadow": [0, 0, 1, 0], "step_host_ns": step_ns})
-    assert (rank.achieved_flops_per_s, rank.mfu_ratio) == (pytest.approx(24e9), pytest.approx(0.12))
-
-
 def test_one_unknown_peak_leaves_the_job_without_a_mean() -> None:
     report = analyze(make_run(infos={1: {"peak": Peak(flops_per_s=None, source="-")}}))
     assert [rank.mfu_ratio for rank in report.ranks] == [0.02, None]
