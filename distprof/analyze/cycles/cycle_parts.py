@@ -163,7 +163,10 @@ def _choose_phases_after(taken: FloatArray, last: Part, tail_ns: FloatArray | No
     after = _list_after(last)
     if tail_ns is None or last is not Phase.OTHER:
         return after
-    long_ns = sum(float(np.nanmedian(taken[:, :, OWN_PARTS.index(phase)])) for phase in after)
+    parts_ns = [taken[:, :, OWN_PARTS.index(phase)] for phase in after]
+    if not all(np.isfinite(part_ns).any() for part_ns in parts_ns):
+        return []
+    long_ns = sum(float(np.nanmedian(part_ns)) for part_ns in parts_ns)
     return after if float(np.median(tail_ns)) >= 0.5 * long_ns else []
 
 
