@@ -119,17 +119,18 @@ def list_parts(report: Report) -> list[PartRow]:
         )
         for phase in phases
     ]  # fmt: skip
-    if between >= NOTABLE_BETWEEN_RATIO:
-        rows.append(PartRow(name=Stretch.BETWEEN.value, mean_ns=_list_between(report), share_ratio=between))
-    return rows
+    return [*rows, *_list_between(report, between)] if between >= NOTABLE_BETWEEN_RATIO else rows
 
 
-def _list_between(report: Report) -> tuple[float | None, ...]:
-    """By rank; the ranks' clocks tell on the host only."""
+def _list_between(report: Report, share_ratio: float) -> list[PartRow]:
+    """Its parts, which are known on the host's clock."""
     if report.between is None or report.headline.clock != Clock.HOST:
-        return (None,) * len(report.ranks)
-    parts = [part.mean_ns for part in report.between.parts]
-    return tuple(sum(value or 0.0 for value in means) for means in zip(*parts, strict=True))
+        nothing = (None,) * len(report.ranks)
+        return [PartRow(name=Stretch.BETWEEN.value, mean_ns=nothing, share_ratio=share_ratio)]
+    return [
+        PartRow(name=clean_text(part.part), mean_ns=part.mean_ns, share_ratio=part.share_ratio)
+        for part in report.between.parts
+    ]  # fmt: skip
 
 
 def _list_device_parts(report: Report) -> list[PartRow]:

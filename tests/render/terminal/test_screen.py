@@ -7,18 +7,20 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 from rich.console import Console
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
+from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import Phase
 from distprof.render.summary.screen import list_basis, list_parts, merge_small
 from distprof.render.terminal.screen import SCREEN_LINES, name_command, render_screen
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind
-from tests.factories import MS
+from tests.factories import MS, make_run
 from tests.made_causes import make_cause, make_report
 
 FOLDER = "runs/2026-01-31_12-00-00_gpt2_small_ddp"
@@ -107,6 +109,22 @@ def test_small_phases_share_a_row_and_the_rows_add_up_to_the_step(most: int) -> 
     for position in range(8):
         (step,) = (step for step in report.steps if step.clock == report.headline.clock)
         assert sum(row.mean_ns[position] or 0 for row in rows) == pytest.approx(step.mean_ns[position])
+
+
+def test_what_lies_between_steps_has_a_row_for_each_part_and_they_add_up_to_the_cycle() -> None:
+    """Rank 0 evaluates for 20 ms before every step of 100 ms and 5 ms of its own; rank 1 waits for it."""
+    columns = dict.fromkeys(PARTS.values(), 0.0) | {
+        "evaluation_host_ns": [[20.0 * MS], [0]], "between_wait_host_ns": [[0], [20.0 * MS]],
+        "begin_host_ns": 10**12 + np.arange(12) * 125.0 * MS,
+    }  # fmt: skip
+    report = analyze(make_run(num_steps=12, num_warmup=0, columns=columns))
+    rows = list_parts(report)
+    assert [row.name for row in rows[-3:]] == ["evaluation", "waits between steps", "between steps"]
+    means = np.array([row.mean_ns for row in rows[-3:]], dtype=float)
+    assert means == pytest.approx(np.array([[20, 0], [0, 20], [5, 5]]) * 11 / 12 * MS)
+    assert sum(row.share_ratio or 0 for row in rows) == pytest.approx(1)
+    text = "\n".join(show(report))
+    assert re.search(r"evaluation +0 +9.17 +18.33 +rank 0 +7.5 %", text)
 
 
 def test_a_phase_that_a_cause_names_keeps_its_row_however_small_it_is() -> None:
