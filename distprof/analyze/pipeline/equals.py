@@ -191,7 +191,7 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     Berger (1982), Technometrics 24, the intersection-union test.
     """
     num_steps, replicas, stages = recorded.shape
-    if stages < 2:
+    if stages < FEWEST_STAGES:
         return []
     alpha, least = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
     compared = {kinds: _compare_stages(recorded, kinds) for kinds in _list_kinds(recorded)}
