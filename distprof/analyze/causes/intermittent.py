@@ -9,7 +9,7 @@ their own, far larger than other events and alike, that strikes no other rank.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec import Struct, structs
@@ -304,7 +304,7 @@ def _is_chance(others: IntArray, row: int, number: int, num_ranks: int, alpha_pe
 
 def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[CandidateCause]:
     """The steps that are far too long also without what named ranks lose in them: what they took longer than the rank's
-    usual goes."""
+    usual goes. Those in which all ranks do the same, such as an evaluation, are a cause of their own."""
     long_ns = cycles.cycle_ns
     left_ns = long_ns.copy()
     for item in named:
@@ -312,25 +312,32 @@ def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[Candi
     acts = left_ns > far_limit_ns(long_ns)
     if not acts.any():
         return []
-    work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
-    for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
-        taken_ns[:, acts] = np.maximum(values[:, acts] - fast_median(values[:, ~acts], axis=1, keepdims=True), 0)
-    for item in named:
-        for row, taken_ns in item.counterfactual.work_ns.items():
-            work_ns[row, acts] = np.maximum(work_ns[row, acts] - taken_ns[acts], 0)
-    return [
-        CandidateCause(
-            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=_choose_common_part(cycles, acts),
-            acts=acts, counterfactual=Counterfactual(work_ns=dict(enumerate(work_ns)), transfer_ns=transfer_ns),
-            late_ns=float(fast_median(left_ns[acts]) - fast_median(long_ns)),
-        )
-    ]  # fmt: skip
+    found = []
+    for part, own in _split_by_part(cycles, acts):
+        work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
+        for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
+            taken_ns[:, own] = np.maximum(values[:, own] - fast_median(values[:, ~acts], axis=1, keepdims=True), 0)
+        for item in named:
+            for row, taken_ns in item.counterfactual.work_ns.items():
+                work_ns[row, own] = np.maximum(work_ns[row, own] - taken_ns[own], 0)
+        found.append(CandidateCause(
+            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=part,
+            acts=own, counterfactual=Counterfactual(work_ns=dict(enumerate(work_ns)), transfer_ns=transfer_ns),
+            late_ns=float(fast_median(left_ns[own]) - fast_median(long_ns)),
+        ))  # fmt: skip
+    return found
 
 
-def _choose_common_part(cycles: SyncCycles, acts: BoolArray) -> Part | None:
-    """The stretch between steps in which every rank spends most of the time that these cycles take longer."""
-    longer_ns = cycles.phase_ns[:, acts].mean(axis=1) - cycles.phase_ns[:, ~acts].mean(axis=1)
+def _split_by_part(cycles: SyncCycles, acts: BoolArray) -> Iterator[tuple[Part | None, BoolArray]]:
+    """These cycles by the stretch between steps in which every rank spends most of what they take longer. None: there
+    is no such."""
+    longer_ns = cycles.phase_ns[:, acts] - fast_median(cycles.phase_ns[:, ~acts], axis=1)[:, np.newaxis]
     common_ns = np.nan_to_num(longer_ns).min(axis=0)
-    most = int(np.argmax(common_ns))
-    whole_ns = float(cycles.cycle_ns[acts].mean() - cycles.cycle_ns[~acts].mean())
-    return OWN_PARTS[most] if OWN_PARTS[most] in tuple(Stretch) and common_ns[most] >= 0.5 * whole_ns else None
+    parts = common_ns.argmax(axis=1)
+    whole_ns = cycles.cycle_ns[acts] - fast_median(cycles.cycle_ns[~acts])
+    named = np.array([OWN_PARTS[part] in tuple(Stretch) for part in parts.tolist()])
+    parts[~named | (common_ns.max(axis=1) < 0.5 * whole_ns)] = -1
+    for part in np.unique(parts).tolist():
+        own = np.zeros_like(acts)
+        own[acts] = parts == part
+        yield (None if part < 0 else OWN_PARTS[part]), own

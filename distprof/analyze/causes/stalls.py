@@ -55,10 +55,16 @@ class _Times(Struct, frozen=True, kw_only=True):
     wait_excess_ns: FloatArray
     excess_ns: FloatArray
     """Of the cycles beyond the median one, ``[num_cycles]``."""
+    least_excess_ns: FloatArray
+    """Of the rank that leaves the last wait of each of these cycles least late, ``[num_far]``."""
 
     def measure_lost(self, window: list[int]) -> float:
         """By how much these cycles took longer than the median one."""
         return float(self.excess_ns[window].sum())
+
+    def holds_all_up(self, cycle: int) -> bool:
+        """Whether every rank is as late at its end: what lengthens it is over, and is not what lengthens the next."""
+        return bool(self.least_excess_ns[self.number[cycle]] >= LATE_RATIO * self.excess_ns[cycle])
 
 
 def far_limit_ns(long_ns: FloatArray) -> float:
@@ -113,7 +119,8 @@ def _list_recorded(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> 
         cycle = far.pop(0)
         late = _locate_late(measured_steps, cycles, times, [cycle])
         window = [cycle]
-        if late is None and far and far[0] == cycle + 1:  # a rank that leaves late makes this cycle and the next longer
+        lasts = bool(far) and far[0] == cycle + 1  # a rank that leaves late makes this cycle and the next longer
+        if late is None and lasts and not times.holds_all_up(cycle):
             window.append(far.pop(0))
             late = _locate_late(measured_steps, cycles, times, window)
         found.append((times.measure_lost(window) * cycles.span, window, late))
@@ -125,11 +132,13 @@ def _measure_times(cycles: SyncCycles, far: list[int]) -> _Times:
     long_ns = cycles.cycle_ns
     work_ns, blocked_ns = cycles.work_ns[:, far], cycles.blocked_ns[:, far]
     through_ns = np.cumsum(work_ns + blocked_ns, axis=2) + cycles.start_ns[:, far, None]
+    ends_ns = cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2) + cycles.start_ns
+    usual_ns = fast_median(ends_ns, axis=1)[:, None]
     return _Times(
         number={cycle: number for number, cycle in enumerate(far)},
         arrival_ns=through_ns - blocked_ns, left_ns=through_ns,
         gap_excess_ns=work_ns - _usual_ns(cycles.work_ns), wait_excess_ns=blocked_ns - _usual_ns(cycles.blocked_ns),
-        excess_ns=long_ns - np.median(long_ns),
+        excess_ns=long_ns - np.median(long_ns), least_excess_ns=(ends_ns[:, far] - usual_ns).min(axis=0),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
-from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_time
+from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_steps, format_time
 from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import DATA_BETWEEN, Report
@@ -123,7 +123,8 @@ def look_up_verdict_cause(report: Report) -> CauseReport | None:
     """The cause that the verdict tells about."""
     verdict, causes = report.verdict, () if report.causes is None else report.causes.causes
     same = [cause for cause in causes if cause.kind is verdict.kind and cause.hosts == verdict.hosts]
-    return next((cause for cause in same if cause.kind not in ONE_RANK or cause.rank == verdict.rank), None)
+    same = [cause for cause in same if cause.kind not in ONE_RANK or cause.rank == verdict.rank]
+    return min(same, key=lambda cause: cause.phase != verdict.phase, default=None)
 
 
 def name_often(verdict: Verdict) -> str:
@@ -295,11 +296,18 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
     what = "unequal experts" if uneven else KINDS[cause.kind]
     if cause.events is not None:
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
+    place = [what, _show_where(cause, report), _show_when(cause, report)]
+    if is_everybodys(cause):
+        place = [_name_part(cause), "all ranks", format_period(cause) or format_steps(cause.events or 0)]
     return [
-        what, _show_where(cause, report), _show_when(cause, report),
-        "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
+        *place, "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
         *_show_saved(cause, report), *_show_part(cause.joint_ns, causes),
     ]  # fmt: skip
+
+
+def is_everybodys(cause: CauseReport) -> bool:
+    """Whether it is what all ranks do now and then between steps, such as an evaluation: far longer, and no stall."""
+    return cause.kind is VerdictKind.STALLS and cause.rank is None and cause.phase is not None
 
 
 def _show_where(cause: CauseReport, report: Report) -> str:
@@ -416,6 +424,8 @@ def name_beside(report: Report, cause: CauseReport) -> str:
     """A cause that is not the verdict's: ``communication``, ``2 stalls of no particular rank``."""
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
     number = "" if cause.events is None else f"{cause.events:,} "
+    if is_everybodys(cause):
+        return f"{_name_part(cause)} of all ranks in {format_steps(cause.events or 0)}"
     name = name_cause(cause, report=report)
     name = name if cause.events != 1 else name.replace("stalls", "stall", 1)
     if (longest := find_longest_stall(report, cause)) is not None:
@@ -429,7 +439,11 @@ def find_longest_stall(report: Report, cause: CauseReport) -> Stall | None:
     made that. None: there is none."""
     if cause.kind is not VerdictKind.STALLS or cause.rank is not None or cause.hosts or cause.phase is not None:
         return None
-    inside = [stall for stall in report.stalls if cause.first_step <= stall.step <= cause.last_step]
+    common = {item.phase for item in list_named(report.causes) if is_everybodys(item)}
+    inside = [
+        stall for stall in report.stalls
+        if cause.first_step <= stall.step <= cause.last_step and (stall.rank is not None or stall.phase not in common)
+    ]  # fmt: skip
     longest = max(inside, key=lambda stall: stall.lost_ns, default=None)
     if longest is None or longest.rank is None or 2 * longest.lost_ns <= sum(stall.lost_ns for stall in inside):
         return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-from distprof.facts.run import Phase, name_ranks
+from distprof.facts.run import Phase, Stretch, name_ranks
 from distprof.render.finding_texts import describe_finding
 from distprof.render.sections.cause_words import (
     UNNAMED,
     find_longest_stall,
     format_when,
+    is_everybodys,
     list_larger,
     look_up_verdict_cause,
     may_get_batches,
@@ -46,6 +47,14 @@ _BY_CAUSE = {
     "(distprof doctor{suspects})",
     Cause.BETWEEN: "look at what {who} does between steps: loading, logging, garbage collection",
 }  # fmt: skip
+_RARE = (Cause.EVALUATION, Cause.CHECKPOINT, Cause.LOGGING)
+"""What makes single steps long for a reason that the training loop has named."""
+_BY_STRETCH = {
+    Stretch.EVALUATION.value: "evaluate less often, or on fewer batches",
+    Stretch.CHECKPOINT.value: "save checkpoints less often, or asynchronously",
+    Stretch.LOGGING.value: "log less often, or on a thread",
+}
+"""By what all ranks do now and then."""
 _BY_REASON = {
     OffCpuReason.THREADS: "give {who} fewer threads (OMP_NUM_THREADS, torch.set_num_threads) or more cores "
     "(--cpus-per-task, numactl)",
@@ -154,7 +163,11 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
         case VerdictKind.SLOW_LOADER if verdict.loader is not None:
             return _advise_loader(verdict.loader)
         case VerdictKind.STALLS:
+            if verdict.rank is None and verdict.phase in _BY_STRETCH:
+                return _BY_STRETCH[verdict.phase]
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
+            if verdict.rank is not None and verdict.cause in _RARE:
+                return _BY_CAUSE[verdict.cause].format(who=who)
             return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"
     return None
 
@@ -228,6 +241,8 @@ def _advise_unnamed(report: Report) -> str:
                 return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"
             case VerdictKind.JITTER:
                 return "look for what disturbs all ranks in turn: shared processors, uneven data, garbage collection"
+        if is_everybodys(larger[0]) and larger[0].phase in _BY_STRETCH:
+            return _BY_STRETCH[larger[0].phase]
         who = "what all ranks did in the steps that --details lists as stalls"
         if (longest := find_longest_stall(report, larger[0])) is not None:
             who = f"what {name_rank(report, longest.rank)} did in step {longest.step:,} (--details lists all stalls)"

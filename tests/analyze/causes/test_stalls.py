@@ -13,6 +13,7 @@ from distprof.analyze import analyze
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.cycles.sync_cycles import build_cycles
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
+from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import Clock, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.verdict import describe_stall, describe_verdict
 from distprof.render.summary.next_step import describe_next
@@ -40,6 +41,32 @@ def test_a_stall_is_listed_apart_and_nobody_is_blamed() -> None:
     assert describe_verdict(report).endswith(
         "; 2 stalls of no particular rank cost 20 % of a step, and communication 12 %"
     )
+
+
+def test_what_all_ranks_do_now_and_then_is_told_apart_from_the_stall_of_one() -> None:
+    """All ranks evaluate for 80 ms before three steps, and before the step after the second one rank 2 stops for 60 ms:
+    these are two events, and no stall of 140 ms that lasts for two steps."""
+    evaluates, stops = np.isin(np.arange(61), [20, 40, 60]), np.isin(np.arange(61), [41])
+    before = np.where(evaluates, 80 * MS, 0) + np.zeros((4, 1))
+    before[2, 41] = 60 * MS
+    waits = np.where(np.arange(4)[:, np.newaxis] == 2, 0, stops * 60 * MS)
+    step_ns = sum(USUAL_NS.values()) + waits
+    begin_ns = np.cumsum(before + step_ns, axis=1) - step_ns
+    run = make_run(
+        num_ranks=4, num_steps=61, host_ns={**USUAL_NS, "all_reduce": 15 * MS + waits},
+        columns=dict.fromkeys(PARTS.values(), 0.0) | {"evaluation_host_ns": np.where(evaluates, 80 * MS, 0.0),
+                                                      "begin_host_ns": begin_ns},
+    )  # fmt: skip
+    report = analyze(run)
+    assert [(item.step, item.rank, item.phase, item.lost_ns) for item in report.stalls] == [
+        (20, None, "evaluation", 80 * MS), (40, None, "evaluation", 80 * MS), (60, None, "evaluation", 80 * MS),
+        (41, 2, "between steps", 60 * MS),
+    ]  # fmt: skip
+    assert report.causes is not None
+    stalls = [cause for cause in report.causes.causes if cause.kind is VerdictKind.STALLS]
+    assert [(cause.rank, cause.phase, cause.events) for cause in stalls] == [(None, "evaluation", 3), (None, None, 1)]
+    sentence = describe_verdict(report)
+    assert "evaluation of all ranks in 3 steps" in sentence and "1 stall (rank 2, step 41)" in sentence
 
 
 def test_of_one_stall_it_is_said_whose_it_was() -> None:

@@ -220,10 +220,10 @@ def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
     )
     nobody = make_cause(KIND.STALLS, 3.0, phase="evaluation", events=2, whole=False)
     assert describe(nobody).startswith("2 steps of 50 are far longer in evaluation; without them ")
-    assert describe(make_late(3, 9.0), nobody).endswith(": 2 stalls of all ranks (evaluation).")
+    assert describe(make_late(3, 9.0), nobody).endswith(": evaluation of all ranks in 2 steps.")
     assert [row[:3] for row in list_causes(make_report([five, one, nobody]))[:3]] == [
         ["5 stalls", "rank 2, forward", "every 10th step"], ["1 stall", "rank 0, checkpoint", "step 19"],
-        ["2 stalls", "evaluation", "single steps"],
+        ["evaluation", "all ranks", "2 steps"],
     ]  # fmt: skip
 
 

@@ -119,6 +119,18 @@ def test_a_pipeline_in_which_nothing_stands_out_learns_what_would_save_most() ->
     assert advise_with(save(TWICE_BATCHES, 4.9)) == advise_with() == ""
 
 
+def test_what_makes_single_steps_long_has_its_own_advice_where_the_loop_has_named_it() -> None:
+    all_evaluate = make_cause(VerdictKind.STALLS, 20.0, phase="evaluation", events=3)
+    assert describe_next(make_report([all_evaluate])) == "evaluate less often, or on fewer batches"
+    jitter = make_cause(VerdictKind.JITTER, 1.0)
+    report = structs.replace(make_report([jitter]), causes=make_report([all_evaluate, jitter]).causes)
+    assert describe_next(report) == "evaluate less often, or on fewer batches"
+    mine = make_cause(VerdictKind.STALLS, 20.0, rank=2, phase="evaluation", cause=Cause.EVALUATION, events=3)
+    assert describe_next(make_report([mine])) == "let rank 2 evaluate less often, or all ranks share the evaluation"
+    other = make_cause(VerdictKind.STALLS, 20.0, rank=2, phase="forward", cause=Cause.COMPUTE, events=3)
+    assert describe_next(make_report([other])).startswith("look at what rank 2 did in the steps that --details ")
+
+
 def test_ranks_that_wait_for_cores_do_not_learn_how_to_communicate() -> None:
     moving, jitter = make_cause(VerdictKind.COMMUNICATION, 59.0), make_cause(VerdictKind.JITTER, 19.0)
     step_ns = 100 * MS
