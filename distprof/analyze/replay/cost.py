@@ -93,7 +93,7 @@ def cost_causes(cycles: SyncCycles, candidates: Sequence[CandidateCause]) -> Cau
     as_is_ns = replay_without(cycles, ())
     listed = _allow_for_early_transfers(cycles, _drop_small(cycles, as_is_ns, candidates))
     listed = _allow_for_other_transfers(cycles, as_is_ns, listed)
-    listed = [(item, cost) for item, cost in listed if _remains(item, cost)]
+    listed = [(item, cost) for item, cost in listed if _remains(cost)]
     kept = sorted(listed, key=lambda pair: (not pair[0].has_name, -pair[1].alone_ns.value))[:MAX_LISTED]
     counterfactuals = [item.counterfactual for item, _ in kept]
     joint_ns, jitter, communication = _divide(cycles, as_is_ns, counterfactuals)
@@ -132,12 +132,12 @@ def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
     return False
 
 
-def _remains(item: CandidateCause, cost: Cost) -> bool:
-    """Whether it is still listed once its intervals hold what else may change. Events that cost little must then cost
-    something in any case: on a crowded machine some rank always has more of them."""
-    least = MIN_TAKEN_RATIO if item.is_irregular else 0.0
+def _remains(cost: Cost) -> bool:
+    """Whether it is still listed once its intervals hold what else may change. What costs little must then cost
+    something in any case: on a crowded machine some rank always is a little later, or has more of some events."""
     return any(
-        _is_known(ratio) and (ratio.low > 0 or ratio.value >= least) for ratio in (cost.lost_ratio, cost.alone_ratio)
+        _is_known(ratio) and (ratio.low > 0 or ratio.value >= MIN_TAKEN_RATIO)
+        for ratio in (cost.lost_ratio, cost.alone_ratio)
     )
 
 

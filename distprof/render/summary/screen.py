@@ -15,6 +15,7 @@ from distprof.render.sections.cause_words import (
     has_slow_link,
     is_hidden,
     list_causes,
+    look_up_verdict_cause,
     show_saved_beside,
 )
 from distprof.render.sections.coverage import describe_overhead, list_missing
@@ -195,7 +196,12 @@ def show_causes(report: Report, most: int) -> Section:
     listed = list_causes(report)
     for row, cause in zip(listed, causes, strict=False):
         row[CAUSE_HEADS.index(FIX_ONLY)] = show_saved_beside(cause, report)
-    rows = [listed[position] for position in sorted(range(len(causes)), key=lambda position: -costs[position])[:most]]
+    order = sorted(range(len(causes)), key=lambda position: -costs[position])
+    told = look_up_verdict_cause(report)  # it has a row, however little it costs
+    chosen = order[:most] if told is None or told in (causes[position] for position in order[:most]) else [
+        *order[: most - 1], causes.index(told),
+    ]  # fmt: skip
+    rows = [listed[position] for position in chosen]
     both = any(map(is_hidden, causes)) or has_slow_link(report.causes)
     heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if both else [])]
     cells = [[clean_text(row[CAUSE_HEADS.index(head)], PLACE_LIMIT) for head in heads] for row in rows]

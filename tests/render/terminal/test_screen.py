@@ -93,6 +93,15 @@ def test_each_cost_in_the_sentence_is_the_one_in_the_table() -> None:
     assert "fix last" not in text
 
 
+def test_the_cause_that_the_sentence_tells_of_has_a_row_however_little_it_costs() -> None:
+    late = make_cause(VerdictKind.SLOW_RANK, 2.0, rank=3)
+    large = [make_cause(kind, cost) for kind, cost in ((VerdictKind.COMMUNICATION, 30), (VerdictKind.JITTER, 20))]
+    stalls = make_cause(VerdictKind.STALLS, 10.0, events=4)
+    lines = show(structs.replace(make_report([late]), causes=make_report([late, stalls, *large]).causes))
+    rows = lines[1 + next(at for at, line in enumerate(lines) if line.startswith("cause ")) :][:3]
+    assert [row.split("  ")[0] for row in rows] == ["communication", "jitter", "slow rank"]
+
+
 def test_the_second_number_is_there_where_causes_hide_each_other() -> None:
     causes = [make_cause(VerdictKind.SLOW_RANK, 0.6, alone=13.0, rank=rank) for rank in (3, 5)]
     lines = show(make_report(causes))
