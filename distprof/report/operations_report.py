@@ -64,7 +64,7 @@ class PipelineCause(Struct, frozen=True, kw_only=True):
     micro_batches: tuple[int, ...] = ()
     """Of a rank that is held up in some of its forwards or backwards: in which ones of a step. Empty: otherwise."""
     late_ns: float | None = None
-    """Of a rank that is held up: by how much longer it takes in a step. None: another cause."""
+    """Of one rank of a live run: by how much longer it takes in a step. None: another cause, or a table."""
 
 
 class PipelineSlowdown(Struct, frozen=True, kw_only=True):

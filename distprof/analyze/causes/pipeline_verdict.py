@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_estimate
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate
-from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
 from distprof.analyze.replay.replay import UNLIKE
 from distprof.analyze.stats.mean_interval import estimate
 from distprof.facts.arrays import FloatArray
@@ -37,13 +37,14 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         reason = f"{_BY_DESIGN}: {UNLIKE}"
         return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
-        return make_no_verdict(_NOBODY, steps_used=steps_used)
+        reason = "; ".join(text for text in (_NOBODY, describe_disturbed(judged)) if text)
+        return make_no_verdict(reason, steps_used=steps_used)
     candidate, cause = judged.causes[0]
-    rank, late_ns = _name_rank(cause), _measure_late(judged, candidate, cause)
+    rank = _name_rank(cause)
     return Verdict(
         kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.lost_ratio), confirmed=None,
         pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(candidate), hosts=(),
-        late_ns=late_ns, lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
+        late_ns=cause.late_ns, lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
         held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
         evidence=(), pipeline_cause=0,
     )  # fmt: skip
@@ -64,16 +65,6 @@ def _name_cause(candidate: PipelineCandidate) -> Cause | None:
 
 def _is_critical(kind: PipelineCauseKind, saved: Estimate) -> bool:
     return KINDS[kind] is VerdictKind.SLOW_RANK and saved.low >= CRITICAL_RATIO
-
-
-def _measure_late(judged: JudgedPipeline, candidate: PipelineCandidate, cause: PipelineCause) -> float | None:
-    """By how much longer one rank takes in a step."""
-    if cause.late_ns is not None or cause.rank is None:
-        return cause.late_ns
-    found = judged.recorded.graph.operations
-    rows = found.rank == cause.rank
-    taken_ns = judged.recorded.graph.work_ns[rows] - candidate.work_ns[rows]
-    return float(taken_ns.sum()) / len(judged.frame.steps)
 
 
 def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Causes:
@@ -119,7 +110,7 @@ def _report(
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]), last_step=int(steps[-1]), whole=True, events=None,
-        period=None, late_ns=_measure_late(judged, candidate, cause),
+        period=None, late_ns=cause.late_ns,
         saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
         saved_after_others_ns=scale_estimate(after_ns, scale), saved_after_others_ratio=after_ratio,
         joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,

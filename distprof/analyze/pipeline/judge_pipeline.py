@@ -27,7 +27,7 @@ from distprof.analyze.stats.statistics import FEW
 from distprof.errors import TableError
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
-from distprof.facts.run import Clock, Part, Phase, Stretch
+from distprof.facts.run import Clock, Part, Phase, Stretch, name_ranks
 from distprof.report.operations_report import PipelineCause
 from distprof.report.wait_report import ReplayError
 
@@ -49,6 +49,15 @@ class JudgedPipeline(Struct, frozen=True, kw_only=True):
     error: ReplayError
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
     """By cost. Empty where the replay is too unlike the recorded steps."""
+
+
+def describe_disturbed(judged: JudgedPipeline) -> str:
+    """By which passes ranks are not compared, and which ranks these are; empty: there are none."""
+    found = []
+    for kind, firm in judged.recorded.mark_firm().items():
+        ranks = judged.frame.rank[~firm[judged.frame.replica, judged.frame.stage]].tolist()
+        found += [f"{PHASES_OF[kind]} of {name_ranks(ranks, most=4)}"] * bool(ranks)
+    return f"not compared, since something disturbs nearly every one: {', '.join(found)}" if found else ""
 
 
 def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations) -> JudgedPipeline | str:

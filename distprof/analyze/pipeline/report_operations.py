@@ -146,11 +146,15 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     if candidate.excess is not None:
         error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
     lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
+    rank, late_ns = _look_up_rank(recorded, candidate), candidate.late_ns
+    if late_ns is None and rank is not None and recorded.least is not None:
+        rows = recorded.graph.operations.rank == rank
+        late_ns = float((recorded.graph.work_ns - candidate.work_ns)[rows].sum()) / recorded.shape[0]
     return PipelineCause(
-        kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=_look_up_rank(recorded, candidate),
+        kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=rank,
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
-        late_ns=candidate.late_ns,
+        late_ns=late_ns,
     )  # fmt: skip
 
 

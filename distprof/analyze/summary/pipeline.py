@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
-from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline
-from distprof.analyze.pipeline.work import PASSES
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, RECEIVE_NUMBERS, SEND_NUMBERS, Kind
@@ -52,20 +51,11 @@ def report_pipeline(
             *operations.failures,
             *([f"the schedule's own bubble is n/a: {unknown}"] if unknown else []),
             *([f"{missing} of {measured_steps.run.meta.world_size} ranks have no micro-batches"] if missing else []),
-            *([] if isinstance(judged, str) else _note_disturbed(judged)),
+            *([] if isinstance(judged, str) or not (note := describe_disturbed(judged)) else [note]),
         ),
         judged=not isinstance(judged, str),
         causes=() if isinstance(judged, str) else tuple(cause for _, cause in judged.causes),
     )
-
-
-def _note_disturbed(judged: JudgedPipeline) -> list[str]:
-    """What workers and stages are not compared by."""
-    firm = judged.recorded.list_firm()
-    return [
-        f"stages and workers are not compared by {kind}: on some rank something else disturbs nearly all of them"
-        for kind in PASSES if kind not in firm
-    ]  # fmt: skip
 
 
 def _measure_rank(operations: PipelineOperations, rank: int) -> PipelineRankReport | None:

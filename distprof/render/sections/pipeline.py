@@ -189,7 +189,9 @@ def _describe_held_up(cause: PipelineCause, shape: PipelineShape) -> str:
 
 
 def _show_more(cause: PipelineCause) -> str:
-    """``2.4 times as long as``, or ``12.3 % longer than``."""
+    """``8.8 ms longer than``; where only ratios are known, ``2.4 times as long as``, or ``12.3 % longer than``."""
+    if cause.late_ns is not None:
+        return f"{format_time(cause.late_ns)} longer than"
     if cause.more_ratio >= 1:
         return f"{format_factor(1 + cause.more_ratio)} as long as"
     return f"{show_ratio(cause.more_ratio)} longer than"
