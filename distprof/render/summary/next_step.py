@@ -26,10 +26,12 @@ from distprof.render.sections.trace_rows import TEXT_LIMIT, is_traced
 from distprof.render.units import clean_text, format_time
 from distprof.report.hang_report import HangReport
 from distprof.report.loader_report import LoaderLimit, SlowLoader
-from distprof.report.report import Report
+from distprof.report.report import WAITS_BETWEEN, Report
 from distprof.report.scheduling_report import OffCpuReason
 from distprof.report.wait_report import EVEN_STAGES, TWICE_BATCHES, Cause, Pattern, Verdict, VerdictKind
 
+MANY_THREADS = 3.0
+"""Of a process that compute: one is the training thread, and one may be gloo's, which no setting takes away."""
 NOTABLE_RATIO = 0.05
 """Share of a step from which a cause is worth an effort."""
 _BY_CAUSE = {
@@ -77,6 +79,12 @@ _MARK_DATA = {
     "distprof.start (docs/api.md)",
 }
 """Where no batch was seen to be taken."""
+_BY_STRATEGY = {
+    "ddp": "more micro-steps, other bucket sizes, bf16 gradients",
+    "fsdp": "parameters gathered earlier (set_modules_to_forward_prefetch), more micro-steps, parameters in bf16",
+    "": "fewer and larger collectives, issued earlier (async_op=True), in bf16",
+}
+"""What makes communication cheaper; "": where the loop issues it by itself."""
 _BY_CHANGE = {
     EVEN_STAGES: "move layers between stages until all have equally much to do",
     TWICE_BATCHES: "split the batch into twice as many micro-batches, if half as large a one takes half as long",
@@ -217,10 +225,20 @@ def _describe_core_waits(report: Report) -> str:
     wait_ns, step_ns = statistics.median(waits_ns or [0.0]), report.headline.step_mean_ns
     if step_ns is None or wait_ns < NOTABLE_RATIO * step_ns:
         return ""
-    return (
-        f"give the ranks more cores, or fewer threads (OMP_NUM_THREADS): in the usual step a training thread waits "
-        f"{format_time(wait_ns)} for a core"
-    )
+    known = [rank.scheduling.threads for rank in report.ranks if rank.scheduling is not None]
+    threads = [number for number in known if number is not None] or [MANY_THREADS]
+    fewer = ", or fewer threads (OMP_NUM_THREADS)" if statistics.median(threads) >= MANY_THREADS else ""
+    waits = f"in the usual step a training thread waits {format_time(wait_ns)} for a core"
+    return f"give the ranks more cores{fewer}: {waits}"
+
+
+def _advise_communication(report: Report) -> str:
+    """What there is to change: not every job has gradients in buckets."""
+    exposed = [each for kind in report.communication for each in (*kind.exposed_host_ns, *kind.exposed_device_ns)]
+    parts = () if report.between is None else report.between.parts
+    if not any(exposed) and any(part.part == WAITS_BETWEEN for part in parts):
+        return "communicate between steps less often, or less at a time (average parameters every few steps more)"
+    return f"overlap or shrink communication: {_BY_STRATEGY.get(report.strategy or '', _BY_STRATEGY[''])}"
 
 
 def _advise_pipeline(report: Report) -> str:
@@ -238,7 +256,7 @@ def _advise_unnamed(report: Report) -> str:
             return waits
         match larger[0].kind:
             case VerdictKind.COMMUNICATION:
-                return "overlap or shrink communication: more micro-steps, other bucket sizes, bf16 gradients"
+                return _advise_communication(report)
             case VerdictKind.JITTER:
                 return "look for what disturbs all ranks in turn: shared processors, uneven data, garbage collection"
         if is_everybodys(larger[0]) and larger[0].phase in _BY_STRETCH:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
 from distprof.analyze import analyze
+from distprof.analyze.summary.phases import PARTS
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
 from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.report import Report
 from distprof.report.scheduling_report import SchedulingReport
 from distprof.report.wait_report import EVEN_STAGES, TWICE_BATCHES, Cause, Estimate, Pattern, VerdictKind, WhatIf
-from tests.factories import MS
+from tests.factories import MS, make_run
 from tests.made_causes import make_cause, make_report
 from tests.made_modules import make_module_run
 from tests.render.sections.test_causes import make_late
@@ -129,6 +131,30 @@ def test_what_makes_single_steps_long_has_its_own_advice_where_the_loop_has_name
     assert describe_next(make_report([mine])) == "let rank 2 evaluate less often, or all ranks share the evaluation"
     other = make_cause(VerdictKind.STALLS, 20.0, rank=2, phase="forward", cause=Cause.COMPUTE, events=3)
     assert describe_next(make_report([other])).startswith("look at what rank 2 did in the steps that --details ")
+
+
+def test_how_to_communicate_less_depends_on_who_communicates() -> None:
+    moving = make_report([make_cause(VerdictKind.COMMUNICATION, 59.0)])
+    for strategy, told in (
+        ("ddp", "bucket sizes"),
+        ("fsdp", "forward_prefetch"),
+        (None, "fewer and larger collectives"),
+    ):
+        assert told in describe_next(structs.replace(moving, strategy=strategy))
+    columns = {**dict.fromkeys(PARTS.values(), 0.0), "between_wait_host_ns": 30 * MS}
+    columns["begin_host_ns"] = 10**12 + np.arange(4) * 150.0 * MS
+    between = analyze(make_run(columns=columns)).between
+    assert describe_next(structs.replace(moving, between=between)).startswith("communicate between steps less often")
+
+
+def test_only_ranks_with_several_threads_are_told_to_take_fewer() -> None:
+    moving = make_report([make_cause(VerdictKind.COMMUNICATION, 59.0)])
+    step = structs.replace(moving.headline, step_mean_ns=100 * MS)
+    for threads, told in ((None, True), (2.0, False), (3.0, True)):
+        scheduling = structs.replace(make_scheduling(9 * MS), threads=threads)
+        ranks = tuple(structs.replace(rank, scheduling=scheduling) for rank in moving.ranks)
+        advice = describe_next(structs.replace(moving, ranks=ranks, headline=step))
+        assert advice.startswith("give the ranks more cores") and ("OMP_NUM_THREADS" in advice) is told
 
 
 def test_ranks_that_wait_for_cores_do_not_learn_how_to_communicate() -> None:
