@@ -125,6 +125,12 @@ def format_steps(number: int) -> str:
     return f"{number:,} step{'s' if number != 1 else ''}"
 
 
+def make_ordinal(number: int) -> str:
+    """``10th``, ``22nd``."""
+    teens = number % 100 in (11, 12, 13)
+    return f"{number:,}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
 def format_count(value: float | None) -> str:
     """A count: whole numbers in full, means with one decimal."""
     if value is None or not math.isfinite(value):

@@ -215,6 +215,8 @@ class CauseReport(Struct, frozen=True, kw_only=True):
     """None: not of a rank or host."""
     first_step: int
     """Number of the first step in which it acts; a slowdown that begins or ends half-way has others than the run."""
+    unseen_before: int = 0
+    """Steps just before the first one that were not recorded: it may have begun in any of them."""
     last_step: int
     """Number of the last step in which it acts."""
     whole: bool

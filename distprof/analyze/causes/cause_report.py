@@ -109,6 +109,7 @@ def _report_named(
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
         cause=cause, off_cpu=off_cpu, pattern=item.pattern, first_step=first, last_step=last,
+        unseen_before=_count_unseen(measured_steps, cycles, int(acts[0])) if len(acts) else 0,
         whole=stalls or bool(item.acts.all()) or item.pattern == "intermittent",
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
@@ -133,6 +134,14 @@ def _step_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Se
     rows = measured_steps.run.rows[int(cycles.positions[0])]
     first, last = (int(rows[cycles.steps[index], COLUMN["step"]]) for index in indices)
     return first, last
+
+
+def _count_unseen(measured_steps: MeasuredSteps, cycles: SyncCycles, index: int) -> int:
+    """How many steps before a cycle are in no cycle, back to the one before it."""
+    if index == 0:
+        return 0
+    before, first = _step_numbers(measured_steps, cycles, (index - 1, index))
+    return max(first - before - cycles.span, 0)
 
 
 def name_cause(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
-from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_steps, format_time
+from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_steps, format_time, make_ordinal
 from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import DATA_BETWEEN, Report
@@ -57,6 +57,8 @@ EDGE_RATIO = 0.02
 UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
 NOBODY = (*UNNAMED, VerdictKind.NONE)
 """Verdicts that name no rank, host, link or data."""
+MIN_UNSEEN = 3
+"""Steps that were not recorded before a cause was seen to act: fewer make no difference to when it began."""
 MAX_LARGER = 3
 """Causes without a name that come before one with a name in the sentence, or in its place."""
 EVERY_RATIO = 0.8
@@ -227,20 +229,15 @@ def format_when(cause: CauseReport, report: Report) -> str:
     blur = 1 + EDGE_RATIO * (last - first)
     if cause.first_step <= first + blur:
         return "" if cause.last_step >= last - blur else f"until step {cause.last_step:,}"
-    if cause.last_step >= last - blur:
-        return f"since step {cause.first_step:,}"
-    return f"from step {cause.first_step:,} to step {cause.last_step:,}"
+    begin = f"step {cause.first_step:,}"
+    if cause.unseen_before >= MIN_UNSEEN:
+        begin = f"a step from {cause.first_step - cause.unseen_before:,} to {cause.first_step:,}"
+    return f"since {begin}" if cause.last_step >= last - blur else f"from {begin} to step {cause.last_step:,}"
 
 
 def format_period(cause: CauseReport) -> str:
     """How regular stalls are, or the steps in which a rank is late: ``every 10th step``; empty if they are not."""
     return "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
-
-
-def make_ordinal(number: int) -> str:
-    """``10th``, ``22nd``."""
-    teens = number % 100 in (11, 12, 13)
-    return f"{number:,}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def show_share(share: Estimate, what: str = "") -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.facts.run import Phase
+from distprof.facts.run import COLUMN, Phase
 from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb.wandb_summary import make_summary
@@ -38,6 +38,17 @@ def test_what_began_late_is_priced_over_its_steps(strategy: str) -> None:
     assert verdict.late_ns == pytest.approx(60 * MS, rel=0.05)
     own = verdict.evidence[0]
     assert own.rank_ns - own.others_ns == pytest.approx(60 * MS, rel=0.05)
+
+
+def test_what_began_where_nothing_was_recorded_is_told_from_which_step_to_which() -> None:
+    job = SimulatedJob(strategy="ddp", num_ranks=NUM_RANKS, num_steps=160, delays=(LATE,))
+    run = simulate(job, seed=5).run
+    run.rows[:, 92:108, COLUMN["shadow"]] = 1
+    report = analyze(run)
+    assert report.causes is not None
+    late = next(cause for cause in report.causes.causes if cause.rank == 2)
+    assert (late.first_step, late.unseen_before) == (108, 16)
+    assert "late in every step since a step from 92 to 108: its compute" in describe_verdict(report)
 
 
 def test_the_sentence_and_the_tables_say_both_shares() -> None:

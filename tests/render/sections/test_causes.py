@@ -10,12 +10,12 @@ from msgspec import structs
 from distprof.render.sections.cause_words import (
     format_when,
     list_causes,
-    make_ordinal,
     name_link,
     read_step_range,
 )
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.screen import show_causes
+from distprof.render.units import make_ordinal
 from distprof.report.wait_report import Cause, CauseReport, VerdictKind
 from tests.made_causes import FIRST, LAST, MS, make_cause, make_estimate, make_report, make_verdict
 
@@ -193,6 +193,14 @@ def test_the_steps_of_a_cause_are_told_from_the_run(others: list[CauseReport]) -
             format_when(make_cause(KIND.UNEQUAL_DATA, 5, first_step=first, last_step=last, whole=False), report) == ""
         )
     assert format_when(make_late(1, 5), report) == ""
+
+
+def test_what_may_have_begun_in_steps_that_were_not_recorded_is_told_so() -> None:
+    for unseen, begin in ((0, "step 40"), (2, "step 40"), (3, "a step from 37 to 40"), (30, "a step from 10 to 40")):
+        late = make_late(1, 5, first_step=40, last_step=LAST, whole=False, unseen_before=unseen)
+        assert format_when(late, make_report([late])) == f"since {begin}"
+        ended = structs.replace(late, last_step=44)
+        assert format_when(ended, make_report([ended])) == f"from {begin} to step 44"
 
 
 def test_a_job_that_was_resumed_tells_both_ends() -> None:
