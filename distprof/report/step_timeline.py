@@ -132,7 +132,7 @@ class LongStep(Struct, frozen=True, kw_only=True):
     """The median of all measured steps."""
     rank: int | None
     """The global rank with the phase that took most longer than that rank's median. None: phases are not known, or none
-    took longer."""
+    explains a quarter of what the step took longer."""
     phase: str | None
     """That phase, other than waiting for collectives. None: as above."""
     more_ns: float | None

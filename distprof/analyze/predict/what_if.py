@@ -73,10 +73,14 @@ def _list_fixes(
     """What each cause with a name would save if only it went, and all of them together."""
     if cause_costs is None:
         return
-    for item, cost in cause_costs.named:
-        alone = len(item.rows) > 0 and item.kind not in _OF_SEVERAL
-        rank = measured_steps.numbers[int(cycles.positions[item.rows[0]])] if alone else None
-        yield _describe(item, rank), rank, cost.lost_ratio, "its excess goes, its usual noise stays"
+    ranks = [
+        measured_steps.numbers[int(cycles.positions[item.rows[0]])] if len(item.rows) and item.kind not in _OF_SEVERAL
+        else None for item, _ in cause_costs.named
+    ]  # fmt: skip
+    changes = [_describe(item, rank) for (item, _), rank in zip(cause_costs.named, ranks, strict=True)]
+    for (item, cost), rank, change in zip(cause_costs.named, ranks, changes, strict=True):
+        where = f" ({item.part})" if item.part is not None and changes.count(change) > 1 else ""
+        yield f"{change}{where}", rank, cost.lost_ratio, "its excess goes, its usual noise stays"
     number = sum(item.has_name for item, _ in cause_costs.named)
     if number > 1:
         change = f"all {number} named causes fixed"
@@ -101,7 +105,9 @@ def _describe(item: CandidateCause, rank: int | None) -> str:
             return "without compilations"
         case VerdictKind.SLOW_LOADER:
             return "batches of the loaders in time"
-    return "without stalls" if rank is None else f"without rank {rank}'s stalls"
+    if rank is None:
+        return "without stalls" if item.part is None else f"without {item.part}"
+    return f"without rank {rank}'s stalls"
 
 
 def _save(as_is_ns: FloatArray, would_be_ns: FloatArray) -> Estimate:

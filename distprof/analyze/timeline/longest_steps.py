@@ -9,6 +9,8 @@ from distprof.facts.run import OWN_PHASES, PHASE_CODE, PHASES
 from distprof.report.step_timeline import LongStep
 
 MAX_STEPS = 10
+EXPLAINED_RATIO = 0.25
+"""Of what the step takes longer, a rank's phase must hold so much to be named."""
 _OWN = [PHASE_CODE[phase] for phase in OWN_PHASES]
 
 
@@ -25,7 +27,8 @@ def list_longest_steps(measured_steps: MeasuredSteps, timing: Timing | None) -> 
     found = []
     for at in order[timing.elapsed_ns[order] > median_ns].tolist():
         more_ns = own_ns[:, at] - usual_ns
-        known = bool(np.isfinite(more_ns).any()) and float(np.nanmax(more_ns)) > 0
+        longer_ns = float(timing.elapsed_ns[at]) - median_ns
+        known = bool(np.isfinite(more_ns).any()) and float(np.nanmax(more_ns)) >= EXPLAINED_RATIO * longer_ns
         rank, phase = np.unravel_index(np.nanargmax(more_ns), more_ns.shape) if known else (0, 0)
         found.append(LongStep(
             step=int(numbers[at]), step_ns=float(timing.elapsed_ns[at]), usual_ns=median_ns,

@@ -112,7 +112,7 @@ def describe_overhead(overhead: OverheadReport | None) -> str:
     may be all of it, how much it is at most, if that is not much.
     """
     if overhead is None:
-        return f"{NOT_MEASURED}: too few shadow steps (profile.shadow_every)"
+        return f"{NOT_MEASURED}: too few shadow steps beside recorded ones (profile.shadow_every)"
     steps = f"{format_count(overhead.shadow_steps)} shadow steps"
     steps += ", device clock" if overhead.clock == Clock.DEVICE else ""
     if overhead.high_ratio <= 0:

@@ -31,6 +31,17 @@ def test_changes_by_hand() -> None:
     assert changes["perfect overlap"].rank_hours_per_day == pytest.approx(24 * 4 * 15 / 130)
 
 
+def test_two_changes_to_one_rank_are_told_apart_by_their_parts() -> None:
+    """Rank 1 is 30 ms late with its data in every step, and 40 ms with its optimizer in every fourth."""
+    data, optimizer = np.array([[0], [30], [0], [0]]) * MS + np.zeros(41), np.zeros((4, 41))
+    optimizer[1, ::4] = 40 * MS
+    late = data + np.roll(optimizer, 1, axis=1)  # an optimizer is late for the collectives of the step after
+    times = {**USUAL_NS, "data": 10 * MS + data, "optimizer": 5 * MS + optimizer,
+             "all_reduce": 15 * MS + late.max(axis=0) - late}  # fmt: skip
+    changes = [item.change for item in analyze(make_run(num_ranks=4, num_steps=41, host_ns=times)).what_if]
+    assert {"rank 1 at normal speed (data)", "rank 1 at normal speed (optimizer)"} <= {*changes}
+
+
 def test_tokens_go_with_the_step() -> None:
     """4 ranks x 1,024 tokens in 130 ms, and in 100."""
     assert list_changes()["rank 1 at normal speed"].tokens_per_s == pytest.approx(4 * 1024 / 0.1)

@@ -16,7 +16,7 @@ from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.summary.phases import PARTS
 from distprof.facts.run import Phase
-from distprof.render.summary.screen import list_basis, list_parts, merge_small
+from distprof.render.summary.screen import list_basis, list_parts, merge_small, show_causes
 from distprof.render.terminal.screen import SCREEN_LINES, name_command, render_screen
 from distprof.report.report import Report
 from distprof.report.wait_report import Cause, VerdictKind
@@ -97,9 +97,10 @@ def test_the_cause_that_the_sentence_tells_of_has_a_row_however_little_it_costs(
     late = make_cause(VerdictKind.SLOW_RANK, 2.0, rank=3)
     large = [make_cause(kind, cost) for kind, cost in ((VerdictKind.COMMUNICATION, 30), (VerdictKind.JITTER, 20))]
     stalls = make_cause(VerdictKind.STALLS, 10.0, events=4)
-    lines = show(structs.replace(make_report([late]), causes=make_report([late, stalls, *large]).causes))
-    rows = lines[1 + next(at for at, line in enumerate(lines) if line.startswith("cause ")) :][:3]
-    assert [row.split("  ")[0] for row in rows] == ["communication", "jitter", "slow rank"]
+    report = structs.replace(make_report([late]), causes=make_report([late, stalls, *large]).causes)
+    for most, told in ((4, ["communication", "jitter", "4 stalls", "slow rank"]), (2, ["communication", "slow rank"])):
+        (causes, *_) = show_causes(report, most).columns
+        assert [*causes.cells] == told
 
 
 def test_the_second_number_is_there_where_causes_hide_each_other() -> None:
