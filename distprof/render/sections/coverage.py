@@ -14,9 +14,9 @@ from distprof.report.wait_report import OverheadReport, ReplayError
 
 TEXT_LIMIT, SOURCE_LIMIT = 300, 1_000
 MAX_RANGES = 8
+"""Ranges of ranks that are named."""
 VAGUE_RATIO = 0.1
 """Where the cost of recording may be nothing and may be more than this, nothing is known of it."""
-"""Ranges of ranks that are named."""
 
 
 def list_coverage(report: Report, *, max_notes: int, note_limit: int) -> tuple[Fact, ...]:

@@ -23,8 +23,9 @@ from distprof.report.wait_report import Spread
 TEXT_LIMIT = 300
 MAX_DEVICE_NAMES = 3
 NOTABLE_BETWEEN_RATIO = 0.01
-NOTABLE_RECORDED_RATIO = 0.02
 """Share of the step time that lies between steps, from which on the headline says so."""
+NOTABLE_RECORDED_RATIO = 0.02
+"""By so much of the step time a recorded step must differ for the headline to say so."""
 MOST_RATIO = 0.5
 """Share of what the busiest rank does more that is most of it."""
 
