@@ -154,6 +154,8 @@ class Browser:
     def list_violations(self) -> list[str]:
         """What axe-core finds that keeps people from using the page: rule, how many places, and the first of them."""
         self.run(read_axe() + "; 0")
+        # What watches sizes is told of the last change before the next frame is drawn.
+        self.run("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn(0))))")
         found = self.run(
             "axe.run(document).then((found) => found.violations.map("
             "(each) => `${each.id}, ${each.nodes.length}: ${each.nodes[0].html}`))"
