@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from distprof.facts.arrays import FloatArray
+from distprof.facts.run import Stretch
 from distprof.render.colours import PHASE_COLOURS, RAMP
 from distprof.render.sections.cause_words import name_cause
 from distprof.render.units import clean_text
 from distprof.report.page_report import PageReport, StepBlocks
 from distprof.report.report import Report
-from distprof.report.wait_report import LASTING_KINDS
+from distprof.report.wait_report import LASTING_KINDS, Stall
 
 NAME_LIMIT = 40
 MAX_MARKS = 12
@@ -80,8 +81,14 @@ def _list_marks(report: Report) -> list[list[object]]:
             name = name_cause(cause, report=report)
             found += [[cause.first_step, f"{name} begins"], [cause.last_step, f"{name} ends"]]
     found += [[each.step, "the longest step"] for each in report.longest_steps[:1]]
-    found += [[stall.step, "stall"] for stall in sorted(report.stalls, key=lambda stall: -stall.lost_ns)]
+    found += [[stall.step, _name_stall(stall)] for stall in sorted(report.stalls, key=lambda stall: -stall.lost_ns)]
     return _keep_first(found)[:MAX_MARKS]
+
+
+def _name_stall(stall: Stall) -> str:
+    """What all ranks do between steps by its name."""
+    common = stall.rank is None and stall.phase in tuple(Stretch)
+    return clean_text(stall.phase or "") if common else "stall"
 
 
 def _keep_first(marks: Sequence[list[object]]) -> list[list[object]]:

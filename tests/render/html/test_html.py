@@ -20,6 +20,7 @@ from distprof.facts.run import Phase, Run
 from distprof.render.html.html import render_html, show_card
 from distprof.render.html.waterfall import draw_waterfall
 from distprof.render.sections.section_types import Card
+from distprof.report.wait_report import Stall
 from tests.factories import drop_rows, make_meta, make_run
 
 HOSTILE = [
@@ -74,6 +75,15 @@ def test_the_page_shows_the_report() -> None:
     assert "Coverage" in text and "complete: yes" in text and "ranks present: 4 of 4" in text
     for table in re.findall(r"<table>.*?</table>", render_html(report)):
         assert table.count("<th ") * (table.count("<tr") - 1) == table.count("<td>")
+
+
+def test_the_marks_say_what_was_an_evaluation_and_what_a_stall() -> None:
+    run = make_run(num_steps=30)
+    report = analyze(run)
+    places = ((4, None, "evaluation"), (9, 1, "evaluation"), (14, None, "backward"), (19, None, None))
+    stalls = [Stall(step=step, rank=rank, phase=phase, lost_ns=1e9 - step) for step, rank, phase in places]
+    marks = read_data(render_html(replace(report, stalls=tuple(stalls), longest_steps=()), measure_page(run, report)))
+    assert marks["marks"] == [[4, "evaluation"], [9, "stall"], [14, "stall"], [19, "stall"]]
 
 
 def test_no_line_of_the_card_begins_with_the_sign_of_a_percentage() -> None:
