@@ -312,20 +312,23 @@ def _list_nobodys(cycles: SyncCycles, named: list[CandidateCause]) -> list[Candi
     acts = left_ns > far_limit_ns(long_ns)
     if not acts.any():
         return []
-    found = []
-    for part, own in _split_by_part(cycles, acts):
-        work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
-        for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
-            taken_ns[:, own] = np.maximum(values[:, own] - fast_median(values[:, ~acts], axis=1, keepdims=True), 0)
-        for item in named:
-            for row, taken_ns in item.counterfactual.work_ns.items():
-                work_ns[row, own] = np.maximum(work_ns[row, own] - taken_ns[own], 0)
-        found.append(CandidateCause(
-            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=part,
-            acts=own, counterfactual=Counterfactual(work_ns=dict(enumerate(work_ns)), transfer_ns=transfer_ns),
+    work_ns, transfer_ns = np.zeros_like(cycles.work_ns), np.zeros_like(cycles.transfer_ns)
+    for taken_ns, values in ((work_ns, cycles.work_ns), (transfer_ns, cycles.transfer_ns)):
+        taken_ns[:, acts] = np.maximum(values[:, acts] - fast_median(values[:, ~acts], axis=1, keepdims=True), 0)
+    for item in named:
+        for row, taken_ns in item.counterfactual.work_ns.items():
+            work_ns[row, acts] = np.maximum(work_ns[row, acts] - taken_ns[acts], 0)
+    return [
+        CandidateCause(
+            kind=VerdictKind.STALLS, rows=np.empty(0, dtype=np.int64), part=part, acts=own,
+            counterfactual=Counterfactual(
+                work_ns=dict(enumerate(np.where(own[:, np.newaxis], work_ns, 0))),
+                transfer_ns=np.where(own[:, np.newaxis], transfer_ns, 0),
+            ),
             late_ns=float(fast_median(left_ns[own]) - fast_median(long_ns)),
-        ))  # fmt: skip
-    return found
+        )
+        for part, own in _split_by_part(cycles, acts)
+    ]  # fmt: skip
 
 
 def _split_by_part(cycles: SyncCycles, acts: BoolArray) -> Iterator[tuple[Part | None, BoolArray]]:

@@ -132,13 +132,12 @@ def _measure_times(cycles: SyncCycles, far: list[int]) -> _Times:
     long_ns = cycles.cycle_ns
     work_ns, blocked_ns = cycles.work_ns[:, far], cycles.blocked_ns[:, far]
     through_ns = np.cumsum(work_ns + blocked_ns, axis=2) + cycles.start_ns[:, far, None]
-    ends_ns = cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2) + cycles.start_ns
-    usual_ns = fast_median(ends_ns, axis=1)[:, None]
+    usual_ns = fast_median(cycles.work_ns.sum(axis=2) + cycles.blocked_ns.sum(axis=2) + cycles.start_ns, axis=1)
     return _Times(
         number={cycle: number for number, cycle in enumerate(far)},
         arrival_ns=through_ns - blocked_ns, left_ns=through_ns,
         gap_excess_ns=work_ns - _usual_ns(cycles.work_ns), wait_excess_ns=blocked_ns - _usual_ns(cycles.blocked_ns),
-        excess_ns=long_ns - np.median(long_ns), least_excess_ns=(ends_ns[:, far] - usual_ns).min(axis=0),
+        excess_ns=long_ns - np.median(long_ns), least_excess_ns=(through_ns[:, :, -1] - usual_ns[:, None]).min(axis=0),
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def _count_shared(measured_steps: MeasuredSteps, issued: FloatArray) -> FloatArr
 
 def _mark_known(measured_steps: MeasuredSteps) -> BoolArray:
     """The steps that count, and among them those without instruments, that follow each other, ``[num_steps]``."""
-    known = measured_steps.timed
+    known = measured_steps.timed.copy()
     numbers = np.nanmax(measured_steps.run.column("step")[measured_steps.present], axis=0, initial=-1)
     known[1:] &= np.diff(numbers) == 1
     return known

@@ -56,7 +56,8 @@ def describe_disturbed(judged: JudgedPipeline) -> str:
     found = []
     for kind, firm in judged.recorded.mark_firm().items():
         ranks = judged.frame.rank[~firm[judged.frame.replica, judged.frame.stage]].tolist()
-        found += [f"{PHASES_OF[kind]} of {name_ranks(ranks, most=4)}"] * bool(ranks)
+        if ranks:
+            found.append(f"{PHASES_OF[kind]} of {name_ranks(ranks, most=4)}")
     return f"not compared, since something disturbs nearly every one: {', '.join(found)}" if found else ""
 
 

@@ -24,20 +24,13 @@ class MeasuredSteps(Struct, frozen=True, kw_only=True):
     """Ranks that take part without training as most do, ``[num_ranks]``: they have steps of their own, or none."""
     counted: BoolArray
     """Steps that every rank present reported, not warm-up and not failed, ``[num_steps]``."""
+    timed: BoolArray
+    """The steps that count, and those like them that ran without instruments (shadow steps), ``[num_steps]``."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """The global rank at each position."""
         return tuple(info.rank for info in self.run.ranks)
-
-    @property
-    def timed(self) -> BoolArray:
-        """The steps that count, and those like them that ran without instruments (shadow steps), ``[num_steps]``."""
-        run = self.run
-        shadow = run.column("shadow")[self.present] == 1
-        for name in ("warmup", "failed", "window"):
-            shadow &= ~(run.column(name)[self.present] == 1)
-        return np.asarray(self.counted | (shadow.all(axis=0) & bool(self.present.any())))
 
     @property
     def num_missing(self) -> int:
@@ -85,7 +78,11 @@ def choose_measured_steps(run: Run) -> MeasuredSteps:
     apart = _detect_apart(run, recorded)
     present: BoolArray = np.logical_or.reduce(recorded, axis=1) & ~apart
     counted: BoolArray = np.logical_and.reduce(run.measured()[present], axis=0) & bool(present.any())
-    return MeasuredSteps(run=run, recorded=recorded, present=present, apart=apart, counted=counted)
+    shadow: BoolArray = run.column("shadow")[present] == 1
+    for name in ("warmup", "failed", "window"):
+        shadow &= ~(run.column(name)[present] == 1)
+    timed: BoolArray = counted | (shadow.all(axis=0) & bool(present.any()))
+    return MeasuredSteps(run=run, recorded=recorded, present=present, apart=apart, counted=counted, timed=timed)
 
 
 def _detect_apart(run: Run, recorded: BoolArray) -> BoolArray:

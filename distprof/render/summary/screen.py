@@ -197,10 +197,9 @@ def show_causes(report: Report, most: int) -> Section:
     for row, cause in zip(listed, causes, strict=False):
         row[CAUSE_HEADS.index(FIX_ONLY)] = show_saved_beside(cause, report)
     order = sorted(range(len(causes)), key=lambda position: -costs[position])
-    told = look_up_verdict_cause(report)  # it has a row, however little it costs
-    chosen = order[:most] if told is None or told in (causes[position] for position in order[:most]) else [
-        *order[: most - 1], causes.index(told),
-    ]  # fmt: skip
+    chosen, told = order[:most], look_up_verdict_cause(report)
+    if told is not None and told not in [causes[position] for position in chosen]:
+        chosen[-1:] = [causes.index(told)]  # it has a row, however little it costs
     rows = [listed[position] for position in chosen]
     both = any(map(is_hidden, causes)) or has_slow_link(report.causes)
     heads = ["cause", "where", "when", FIX_ONLY, *([FIX_LAST] if both else [])]
