@@ -109,7 +109,8 @@ def measure_rounds(
         clock: Of the times.
 
     Returns:
-        None where the ranks meet between steps, whose waits a device's clock does not show.
+        None where the ranks meet between steps, whose waits a device's clock does not show, and where no step of
+        some rank is divided into phases on this clock.
     """
     run, steps = measured_steps.run, np.arange(measured_steps.run.rows.shape[1])
     if rounds.between and clock is Clock.DEVICE:
@@ -117,6 +118,8 @@ def measure_rounds(
     waits_ns = np.nan_to_num(run.wait_ns(clock)[positions])
     own_ns = np.maximum(run.phase_ns(clock)[positions][:, :, _OWN_CODES] - waits_ns, 0)
     blocked_ns = waits_ns.sum(axis=2) + np.nan_to_num(run.phase_ns(clock)[positions][:, :, _WAIT_CODES]).sum(axis=2)
+    if not np.isfinite(own_ns).all(axis=2).any(axis=1).all():
+        return None
     _fill_uninstrumented(own_ns, run.step_ns(clock)[positions])
     if not rounds.between:
         _shift_tails(own_ns, waits_ns, measured_steps, rounds, clock)

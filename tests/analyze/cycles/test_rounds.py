@@ -10,7 +10,7 @@ from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
-from distprof.analyze.cycles.rounds import locate_rounds
+from distprof.analyze.cycles.rounds import locate_rounds, measure_rounds
 from distprof.analyze.cycles.sync_cycles import SyncCycles, build_cycles
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.facts.run import COLUMN, OWN_PARTS, Clock, CollectiveKind, Collectives, Phase, Run, Stretch
@@ -110,6 +110,17 @@ def test_a_step_without_instruments_inside_a_round_is_divided_like_the_others() 
     cycles = build(structs.replace(run, rows=rows))
     assert cycles.steps.tolist() == [5, 8, 11, 14, 17, 20, 23, 26]
     assert cycles.phase_ns[:, 2, OWN_PARTS.index(Phase.FORWARD)] * SPAN / MS == pytest.approx([33, 42])
+
+
+def test_a_rank_whose_steps_are_not_divided_into_phases_has_no_rounds() -> None:
+    run = make_rounds()
+    rows = run.rows.copy()
+    rows[1][:, [COLUMN[f"{phase}_host_ns"] for phase in Phase]] = np.nan
+    measured_steps = choose_measured_steps(structs.replace(run, rows=rows))
+    rounds = locate_rounds(measured_steps)
+    assert rounds is not None and len(rounds.first)
+    positions, before = np.arange(2), np.arange(30) - 1
+    assert measure_rounds(measured_steps, rounds, positions, before, Clock.HOST) is None
 
 
 def test_only_rounds_of_the_usual_length_are_compared() -> None:
