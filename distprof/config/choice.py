@@ -9,6 +9,9 @@ import yaml  # type: ignore[import-untyped]
 
 from distprof.errors import UsageError
 
+_SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same in C where PyYAML has it, in a tenth of the time, for which each rank's script waits."""
+
 
 def locate_conf() -> Path:
     """The configuration files: in an installed package, else beside it in a checkout.
@@ -29,7 +32,8 @@ def read_choice(group: str, choice: str) -> dict[str, object]:
     Raises:
         UsageError: There is no ``conf/``.
     """
-    values = yaml.safe_load((locate_conf() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+    text = (locate_conf() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    values = yaml.load(text, Loader=_SAFE_LOADER)
     assert isinstance(values, dict)
     keys: dict[str, object] = {}
     for base in values.pop("defaults", ()):
