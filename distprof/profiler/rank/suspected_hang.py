@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distprof.error_boundary import ErrorBoundary
 from distprof.facts.stand import RankState
@@ -13,6 +15,13 @@ from distprof.record.gather.step_writer import StepWriter
 from distprof.record.stalls.stall_watch import Peers
 from distprof.record.stalls.suspicion import SharedFlag, Suspicion, SuspicionActions, read_step_position
 from distprof.record.step.recorder import Recorder
+
+if TYPE_CHECKING:
+    from distprof.facts.run import Run
+
+LOOKS_AGAIN, AGAIN_S = 4, 0.5
+"""On a busy host a rank may come to write where it stands only after rank 0 has read: it reads so often, so far apart.
+A rank that can write nothing, such as one that holds Python's lock, does not keep it longer."""
 
 
 def open_suspicion(
@@ -48,8 +57,11 @@ def open_suspicion(
 class _HangAnnouncer:
     """Says on rank 0 what the report says. It is read on a thread of its own: the one that looks must go on."""
 
-    def __init__(self, folder: Path, print_line: Callable[[str], None], step_writer: StepWriter) -> None:
-        self._folder, self._print_line, self._step_writer = folder, print_line, step_writer
+    def __init__(
+        self, folder: Path, print_line: Callable[[str], None], step_writer: StepWriter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._folder, self._print_line, self._step_writer, self._sleep = folder, print_line, step_writer, sleep
         self._lock, self._round, self._said = threading.Lock(), 0, False
 
     def tell(self) -> threading.Thread:
@@ -62,17 +74,26 @@ class _HangAnnouncer:
     def _tell(self, number: int) -> None:
         from distprof.analyze import analyze  # what a job without a hang needs at its end only
         from distprof.render.sections.hangs import describe_hang
-        from distprof.storage.run_folder import read_run
 
-        try:
-            run = read_run(self._folder)
-        finally:
-            self._step_writer.hold()
+        run = self._read()
+        for _ in range(LOOKS_AGAIN):
+            if number != self._round or _all_say(run):
+                break
+            self._sleep(AGAIN_S)
+            run = self._read()
         sentence = describe_hang(analyze(run))
         with self._lock:
             if sentence and number == self._round:
                 self._said = True
                 self._print_line(f"distprof: {sentence} (distprof report {self._folder})")
+
+    def _read(self) -> Run:
+        from distprof.storage.run_folder import read_run
+
+        try:
+            return read_run(self._folder)
+        finally:
+            self._step_writer.hold()
 
     def end(self, seconds: float) -> None:
         """The suspicion has ended after so long, s."""
@@ -84,3 +105,8 @@ class _HangAnnouncer:
             self._print_line(
                 f"distprof: the suspected hang has ended, {seconds:,.0f} s after it was suspected: steps go on"
             )
+
+
+def _all_say(run: Run) -> bool:
+    """Whether every rank that has not ended has written itself where it stands."""
+    return all(info.ended or (info.stand is not None and info.stand.source != "place") for info in run.ranks)
