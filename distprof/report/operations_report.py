@@ -65,6 +65,14 @@ class PipelineCause(Struct, frozen=True, kw_only=True):
     """Of a rank that is held up in some of its forwards or backwards: in which ones of a step. Empty: otherwise."""
     late_ns: float | None = None
     """Of one rank of a live run: by how much longer it takes in a step. None: another cause, or a table."""
+    first_step: int | None = None
+    """Number of the first step in which it acts, if that is not the whole job. None: it is, or a table."""
+    last_step: int | None = None
+    """The same of the last one."""
+    unseen_before: int = 0
+    """Steps just before the first one that were not recorded: it may have begun in any of them."""
+    stretch_lost_ratio: Estimate | None = None
+    """``lost_ratio`` in these steps, of which it is a share. None: it acts in the whole job."""
 
 
 class PipelineSlowdown(Struct, frozen=True, kw_only=True):

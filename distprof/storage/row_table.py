@@ -1,4 +1,7 @@
-"""The rows of all ranks, put into one table as they are read: large runs have no room for having them twice."""
+"""The rows of all ranks, put into one table as they are read: large runs have no room for having them twice.
+
+They are stored by column, as those of `distprof.facts.run.make_rows` are, because they are read by column.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ class RowTable:
         """A rank's rows, ``[num_rows, ROW_WIDTH]``, in the table if they fit."""
         if self._table is None and len(rows):
             with contextlib.suppress(MemoryError):  # of a rank that has far more rows than all can have
-                self._table = np.empty((self._num_ranks, *rows.shape))  # takes memory where it is written to
+                by_column = np.empty((rows.shape[1], self._num_ranks, len(rows)))  # takes memory where it is written to
+                self._table = np.moveaxis(by_column, 0, 2)
         if self._table is None or rows.shape != self._table.shape[1:]:
             return rows
         placed: FloatArray = self._table[position]
@@ -34,9 +38,11 @@ class RowTable:
 def find_table(own: Sequence[FloatArray]) -> FloatArray | None:
     """The table that the rows of all ranks are in, in this order and with nothing between, ``[num_ranks, num_rows,
     ROW_WIDTH]``. None: they are not in one."""
-    table: Any = own[0].base if own else None
-    if not isinstance(table, np.ndarray) or table.ndim != 3 or len(table) != len(own):
+    by_column: Any = own[0].base if own else None
+    if not isinstance(by_column, np.ndarray) or by_column.ndim != 3 or by_column.shape[1] != len(own):
         return None
-    there = (rows.base is table and rows.ctypes.data == each.ctypes.data for rows, each in zip(own, table, strict=True))
-    found: FloatArray | None = table if all(there) else None
-    return found
+    table: FloatArray = np.moveaxis(by_column, 0, 2)
+    there = (
+        rows.base is by_column and rows.ctypes.data == each.ctypes.data for rows, each in zip(own, table, strict=True)
+    )
+    return table if all(there) else None

@@ -26,7 +26,8 @@ def test_rows_with_the_same_steps_are_the_runs_own() -> None:
     own = place(*(make_rows([0, 1, 5], rank) for rank in range(3)))
     axis, rows, notes = align_rows(own)
     assert axis.tolist() == [0, 1, 5] and notes == ()
-    assert rows is own[0].base and rows[:, 0, -1].tolist() == [0, 1, 2]
+    assert rows.base is own[0].base and rows[:, 0, -1].tolist() == [0, 1, 2]
+    assert rows[:, :, -1].flags.c_contiguous and rows[:, 0, COLUMN["step"]].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("third", [[0, 1], [0, 1, 6], [0, 1, 5, 6], []])
@@ -40,7 +41,9 @@ def test_other_steps_are_aligned_as_ever(third: list[int]) -> None:
 
 def test_ranks_that_are_left_out_or_in_another_order_are_in_no_table() -> None:
     own = place(*(make_rows([0, 1], rank) for rank in range(3)))
-    assert find_table(own) is own[0].base
+    found = find_table(own)
+    assert found is not None and found.base is own[0].base
+    np.testing.assert_array_equal(found, np.stack(own))
     assert find_table(own[:2]) is None and find_table([own[1], own[0], own[2]]) is None and find_table([]) is None
     assert find_table([rows.copy() for rows in own]) is None
 

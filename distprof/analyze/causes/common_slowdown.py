@@ -20,9 +20,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import structs
 
-from distprof.analyze.causes.lateness import describe_excess
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
+from distprof.analyze.stats.lateness import describe_excess
 from distprof.analyze.stats.significance import lag1_autocorrelation, share_alpha, t_quantile
 from distprof.analyze.stats.statistics import decile_sigma, fast_median, medians_of_others, midmean, standardise
 from distprof.facts.arrays import BoolArray, FloatArray

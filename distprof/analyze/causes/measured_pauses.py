@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import structs
 
-from distprof.analyze.causes.lateness import can_hold
+from distprof.analyze.causes.delay_place import can_hold
 from distprof.analyze.cycles.cycle_parts import take_columns
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained

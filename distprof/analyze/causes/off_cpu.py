@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
-from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.stats.lateness import MIDMEAN_FACTOR
 from distprof.analyze.stats.measured_steps import MeasuredSteps
 from distprof.analyze.stats.scheduling import Scheduling, read_scheduling
 from distprof.analyze.stats.significance import t_quantile

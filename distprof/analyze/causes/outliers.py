@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from distprof.analyze.causes.lateness import can_hold
+from distprof.analyze.causes.delay_place import can_hold
 from distprof.analyze.causes.stalls import FAR_RATIO, far_limit_ns
 from distprof.analyze.cycles.sync_cycles import SyncCycles, read_all_parts
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained

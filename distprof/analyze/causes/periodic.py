@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from distprof.analyze.causes.common_slowdown import remove_common_slowdown
-from distprof.analyze.causes.lateness import can_hold, locate_delay
+from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual

@@ -42,7 +42,8 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
     candidate, cause = judged.causes[0]
     rank = _name_rank(cause)
     return Verdict(
-        kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.lost_ratio), confirmed=None,
+        kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.stretch_lost_ratio or cause.lost_ratio),
+        confirmed=None, stretch_lost_ratio=cause.stretch_lost_ratio,
         pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(candidate), hosts=(),
         late_ns=cause.late_ns, lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
         held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
@@ -106,13 +107,19 @@ def _report(
 ) -> CauseReport:
     whole_ns = float(judged.recorded.step_ns.mean())
     after_ns, after_ratio = (cause.lost_ns, cause.lost_ratio) if last_ns is None else estimate(last_ns, whole_ns)
+    then = after_then = cause.stretch_lost_ratio
+    if candidate.part is not None and last_ns is not None:
+        inside = slice(*candidate.part)
+        after_then = estimate(last_ns[inside], float(judged.recorded.step_ns[inside].mean()))[1]
     steps = judged.frame.steps
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
-        pattern=Pattern.PERSISTENT, first_step=int(steps[0]), last_step=int(steps[-1]), whole=True, events=None,
-        period=None, late_ns=cause.late_ns,
+        pattern=Pattern.PERSISTENT, first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
+        last_step=int(steps[-1]) if cause.last_step is None else cause.last_step, unseen_before=cause.unseen_before,
+        whole=then is None, events=None, period=None, late_ns=cause.late_ns,
         saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
         saved_after_others_ns=scale_estimate(after_ns, scale), saved_after_others_ratio=after_ratio,
+        stretch_saved_if_only_this_ratio=then, stretch_saved_after_others_ratio=after_then,
         joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,
-        critical=_is_critical(cause.kind, after_ratio),
+        critical=_is_critical(cause.kind, after_then or after_ratio),
     )  # fmt: skip

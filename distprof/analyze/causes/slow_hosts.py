@@ -6,11 +6,12 @@ import numpy as np
 from msgspec import structs
 
 from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, is_slower_throughout
-from distprof.analyze.causes.lateness import Lateness, can_hold, describe_excess, locate_delay, measure_lateness
+from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.causes.slow_ranks import MIN_PART_RATIO, list_measured_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.lateness import Lateness, describe_excess, measure_lateness
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import fast_median, median_of_others, midmean
 from distprof.facts.arrays import FloatArray, IntArray

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.lateness import MIDMEAN_FACTOR
 from distprof.analyze.causes.slow_ranks import ALPHA
+from distprof.analyze.stats.lateness import MIDMEAN_FACTOR
 from distprof.analyze.stats.significance import t_quantile
 from distprof.analyze.stats.statistics import excess_over_others, median_of_others, medians_of_others, midmean
 from distprof.analyze.summary.modules import choose_alike

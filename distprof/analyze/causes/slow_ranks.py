@@ -17,17 +17,11 @@ from distprof.analyze.causes.common_slowdown import (
     is_slower_throughout,
     outlasts_common_drift,
 )
-from distprof.analyze.causes.lateness import (
-    Lateness,
-    can_hold,
-    locate_delay,
-    measure_change,
-    measure_lateness,
-    split_cycles,
-)
+from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.lateness import Lateness, measure_change, measure_lateness, split_cycles
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others, midmean
 from distprof.facts.arrays import FloatArray

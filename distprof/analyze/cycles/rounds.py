@@ -118,7 +118,7 @@ def measure_rounds(
     waits_ns = np.nan_to_num(run.wait_ns(clock)[positions])
     own_ns = np.maximum(run.phase_ns(clock)[positions][:, :, _OWN_CODES] - waits_ns, 0)
     blocked_ns = waits_ns.sum(axis=2) + np.nan_to_num(run.phase_ns(clock)[positions][:, :, _WAIT_CODES]).sum(axis=2)
-    if not np.isfinite(own_ns).all(axis=2).any(axis=1).all():
+    if not np.isfinite(own_ns.sum(axis=2)).any(axis=1).all():
         return None
     _fill_uninstrumented(own_ns, run.step_ns(clock)[positions])
     if not rounds.between:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
+from distprof.analyze.pipeline.work import Recorded
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
@@ -29,7 +30,7 @@ PHASES_OF: Mapping[Kind, Phase] = MappingProxyType({Kind.FORWARD: Phase.FORWARD,
 LEAST_VARIANCE_RATIO = 0.1
 """Of a short series of long memory: its own variance holds at least this share of the whole."""
 DEGREES_RATIO = 0.5
-"""What a step tells of the variance of a mean, beyond its neighbours, as in `distprof.analyze.causes.lateness`."""
+"""What a step tells of the variance of a mean, beyond its neighbours, as in `distprof.analyze.stats.lateness`."""
 
 
 class PipelineCandidate(Struct, frozen=True, kw_only=True):
@@ -53,11 +54,14 @@ class PipelineCandidate(Struct, frozen=True, kw_only=True):
     acting: BoolArray | None = None
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""
+    part: tuple[int, int] | None = None
+    """Positions of the first of these steps, and of the one after the last, if they are a part of the job. None: it
+    acts in the whole job."""
 
 
-def share_alpha(kind: PipelineCauseKind, tests: int = 1) -> float:
+def share_alpha(recorded: Recorded, kind: PipelineCauseKind, tests: int = 1) -> float:
     """The significance level of one of so many tests of a finder."""
-    return JOB_ALPHA * PIPELINE_SHARES[kind] / tests
+    return JOB_ALPHA * PIPELINE_SHARES[kind] / (tests * recorded.looks)
 
 
 def compute_p_values(excess: FloatArray) -> FloatArray:

@@ -40,7 +40,8 @@ def detect_slow_workers(recorded: Recorded) -> list[PipelineCandidate]:
     _, replicas, stages = recorded.shape
     if replicas < 2:
         return []
-    alpha, least = share_alpha(PipelineCauseKind.SLOW_WORKER, replicas * stages), _measure_least_excess(recorded)
+    alpha = share_alpha(recorded, PipelineCauseKind.SLOW_WORKER, replicas * stages)
+    least = _measure_least_excess(recorded)
     found = []
     compared = {kinds: _compare_workers(recorded, kinds) for kinds in _list_kinds(recorded)}
     firm = recorded.mark_firm()
@@ -168,7 +169,7 @@ def detect_slow_replicas(recorded: Recorded) -> list[PipelineCandidate]:
     excess = compare_with_others(logs, axis=1)
     centre = midmean(np.moveaxis(excess, 0, -1))
     least, common = centre.min(axis=1), _measure_common(excess)
-    alpha = share_alpha(PipelineCauseKind.SLOW_REPLICA, replicas)
+    alpha = share_alpha(recorded, PipelineCauseKind.SLOW_REPLICA, replicas)
     found = []
     for replica in np.flatnonzero((least > _measure_least_excess(recorded)) & (p_values <= alpha).all(axis=1)).tolist():
         others = np.delete(logs, replica, axis=1).mean(axis=2)
@@ -193,7 +194,7 @@ def detect_uneven_stages(recorded: Recorded) -> list[PipelineCandidate]:
     num_steps, replicas, stages = recorded.shape
     if stages < FEWEST_STAGES:
         return []
-    alpha, least = share_alpha(PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
+    alpha, least = share_alpha(recorded, PipelineCauseKind.UNEVEN_STAGE, stages), _measure_least_excess(recorded)
     compared = {kinds: _compare_stages(recorded, kinds) for kinds in _list_kinds(recorded)}
     live, firm = recorded.least is not None, recorded.mark_firm()
     found = []

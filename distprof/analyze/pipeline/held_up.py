@@ -52,7 +52,7 @@ def detect_held_up(
         return []
     batches = {kind: table for kind in PASSES if (table := _tabulate(recorded, kind)) is not None}
     tests = replicas * stages * (sum(rows.shape[-1] for rows in batches.values()) + len(parts_ns))
-    alpha = share_alpha(PipelineCauseKind.HELD_UP, max(tests, 1))
+    alpha = share_alpha(recorded, PipelineCauseKind.HELD_UP, max(tests, 1))
     found = []
     for kind, rows in batches.items():
         own_ns = _take_least(recorded, recorded.graph.work_ns[rows])

@@ -14,6 +14,7 @@ from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
 from distprof.analyze.pipeline.chained_replay import ChainedReplay
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages
 from distprof.analyze.pipeline.held_up import detect_held_up
+from distprof.analyze.pipeline.job_parts import divide_steps, judge_parts
 from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
@@ -77,14 +78,31 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     recorded = Recorded(
         graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns), half=number_halves(graph)
     )  # fmt: skip
-    recorded = structs.replace(recorded, least=_measure_least(recorded))
+    parts = divide_steps(graph.base_ns)
+    recorded = structs.replace(recorded, least=_measure_least(recorded), looks=1 + len(parts))
     error = compare_lengths(recorded.step_ns, graph.base_ns)
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
     if not error.is_unlike:
-        candidates = [candidate for detect in FINDERS for candidate in detect(recorded)]
-        candidates += detect_held_up(recorded, thread, _measure_parts(measured_steps, frame, recorded, thread))
+        parts_ns = _measure_parts(measured_steps, frame, recorded, thread)
+        candidates = _detect(recorded, thread, parts_ns)
+        always = {(candidate.replica, candidate.stage) for candidate in candidates}
+        candidates += [
+            candidate for candidate in judge_parts(recorded, thread, parts_ns, parts, _detect_in_part)
+            if (candidate.replica, candidate.stage) not in always
+        ]  # fmt: skip
         causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
     return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes)
+
+
+def _detect(recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Part, FloatArray]) -> list[PipelineCandidate]:
+    found = [candidate for detect in FINDERS for candidate in detect(recorded)]
+    return [*found, *detect_held_up(recorded, thread, parts_ns)]
+
+
+def _detect_in_part(
+    recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Part, FloatArray]
+) -> list[PipelineCandidate]:
+    return _detect(structs.replace(recorded, least=_measure_least(recorded)), thread, parts_ns)
 
 
 def _measure_least(recorded: Recorded) -> LeastWork:

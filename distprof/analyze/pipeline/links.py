@@ -31,7 +31,7 @@ def detect_slow_links(recorded: Recorded) -> list[PipelineCandidate]:
     if replicas * links < 2:
         return []
     excess, centre = _compare(speeds), midmean(np.moveaxis(_compare(sizes), 0, -1))
-    alpha = share_alpha(PipelineCauseKind.SLOW_LINK, replicas * links)
+    alpha = share_alpha(recorded, PipelineCauseKind.SLOW_LINK, replicas * links)
     p_values = compute_p_values(excess.reshape(len(excess), -1)).reshape(replicas, links)
     slow = (centre > np.log(SLOW_FACTOR)) & (p_values <= alpha)
     share = 1 - np.exp(-excess)  # of a transfer, which it takes too long

@@ -121,9 +121,10 @@ def cost_candidates(
 
 
 def _costs_something(recorded: Recorded, cause: PipelineCause) -> bool:
+    cost = cause.stretch_lost_ratio or cause.lost_ratio
     if recorded.least is not None and cause.kind is PipelineCauseKind.UNEVEN_STAGE:
-        return cause.lost_ratio.value >= MIN_TAKEN_RATIO  # on shared cores the cost varies more than the work
-    return cause.lost_ratio.value >= MIN_COST_RATIO and cause.lost_ratio.low > 0
+        return cost.value >= MIN_TAKEN_RATIO  # on shared cores the cost varies more than the work
+    return cost.value >= MIN_COST_RATIO and cost.low > 0
 
 
 def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandidate]:
@@ -149,12 +150,21 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     rank, late_ns = _look_up_rank(recorded, candidate), candidate.late_ns
     if late_ns is None and rank is not None and recorded.least is not None:
         rows = recorded.graph.operations.rank == rank
-        late_ns = float((recorded.graph.work_ns - candidate.work_ns)[rows].sum()) / recorded.shape[0]
-    return PipelineCause(
+        late_ns = float((recorded.graph.work_ns - candidate.work_ns)[rows].sum()) / candidate.steps_count
+    cause = PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=rank,
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
         late_ns=late_ns,
+    )  # fmt: skip
+    if candidate.part is None:
+        return cause
+    (first, end), steps = candidate.part, recorded.graph.steps
+    inside_ns = float(recorded.graph.base_ns[first:end].mean())
+    return structs.replace(
+        cause, first_step=int(steps[first]), last_step=int(steps[end - 1]),
+        unseen_before=int(steps[first] - steps[first - 1]) - 1 if first else 0,
+        stretch_lost_ratio=estimate(saved_ns[first:end], inside_ns)[1],
     )  # fmt: skip
 
 

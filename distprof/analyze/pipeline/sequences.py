@@ -46,7 +46,7 @@ def detect_unequal_sequences(recorded: Recorded) -> list[PipelineCandidate]:
     passes = _collect(recorded)
     if passes is None:
         return []
-    if _compute_chance(recorded, passes) > share_alpha(PipelineCauseKind.UNEQUAL_SEQUENCES):
+    if _compute_chance(recorded, passes) > share_alpha(recorded, PipelineCauseKind.UNEQUAL_SEQUENCES):
         return []
     even = recorded.graph.operations.stage[passes.rows] % 2 == 0
     even = even if recorded.shape[2] > 1 else _select_forwards(recorded, passes)
@@ -125,17 +125,18 @@ def _describe(recorded: Recorded, passes: _Passes, size: FloatArray) -> Pipeline
     work_ns = recorded.graph.work_ns.copy()
     work_ns[passes.rows] *= (usual[place // replicas] / factors)[passes.group]
     load = (np.bincount(place, weights=factors) / np.bincount(place)).reshape(num_steps, replicas)
-    replica, more_ratio, acting = _choose_replica(load)
+    replica, more_ratio, acting = _choose_replica(recorded, load)
     return PipelineCandidate(
         kind=PipelineCauseKind.UNEQUAL_SEQUENCES, replica=replica, what="micro-batches", more_ratio=more_ratio,
         steps_count=int(acting.sum()), work_ns=work_ns, acting=acting,
     )  # fmt: skip
 
 
-def _choose_replica(load: FloatArray) -> tuple[int | None, float, BoolArray]:
+def _choose_replica(recorded: Recorded, load: FloatArray) -> tuple[int | None, float, BoolArray]:
     """The replica that has most of the long micro-batches, if one has; by how much they are longer; in which steps.
 
     Args:
+        recorded: The job.
         load: Mean size of its micro-batches, ``[num_steps, num_replicas]``.
     """
     if load.shape[1] < 2:
@@ -149,6 +150,7 @@ def _choose_replica(load: FloatArray) -> tuple[int | None, float, BoolArray]:
     replica = int(counts.argmax())
     total = int(counts.sum())
     chance = load.shape[1] * binomial_tail(int(counts[replica]), total, 1 / load.shape[1])
-    named = counts[replica] >= MOST_RATIO * total and chance <= share_alpha(PipelineCauseKind.UNEQUAL_SEQUENCES)
+    alpha = share_alpha(recorded, PipelineCauseKind.UNEQUAL_SEQUENCES)
+    named = counts[replica] >= MOST_RATIO * total and chance <= alpha
     rows = notable & (highest == replica) if named else notable
     return replica if named else None, float(more.max(axis=1)[rows].mean()), rows

@@ -58,6 +58,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """What workers are compared by. None: the mean of a step's operations."""
     half: IntArray | None = None
     """As of `number_halves`, ``[num_operations]``. None: no pass is split."""
+    looks: int = 1
+    """How often the job is judged, as a whole and by its parts: each time at so much lower a level."""
 
     def list_costs(self, work_ns: FloatArray) -> FloatArray:
         """By how much each step would be shorter with other durations, ``[num_steps]``."""

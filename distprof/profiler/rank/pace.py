@@ -3,16 +3,18 @@
 What recording takes cannot be measured while it records: reading a clock around each call costs as much as the call.
 So it is counted: so many changes of phase, collectives and operations in a step, each at what it takes on a slow
 machine whose caches the step's own work has filled. `ShadowPlan` leaves out what is too much, in bursts of steps.
+Where steps become longer or shorter, some more are recorded, so that the report can tell why.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from statistics import median
 
-from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS
+from distprof.profiler.rank.recorded_steps import AGAIN_STEPS, BURST, FIRST_STEPS
+from distprof.profiler.rank.step_change import StepChange
 from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.step.step_record import StepRecord
 from distprof.storage.collective_records import round_up_stride
@@ -31,6 +33,8 @@ KEPT_STEPS = 64
 STEP_NS, SEGMENT_NS, COLLECTIVE_NS, OPERATION_NS = 40_000, 4_000, 25_000, 80_000
 """What a step takes by itself, and each change of phase, collective, and send, receive or stage of a pipeline in it,
 with the background thread: `python -m benchmarks cost` and `attach-pipeline` measure them."""
+AGREED_NS = 500_000_000
+"""By then all ranks know what is agreed."""
 SLACK = 2.5
 """By so much recording must be cheaper than the stride allows before more steps are recorded again."""
 LEFT_OUT = (
@@ -54,14 +58,19 @@ class Pace:
         self._thinner, self._note, self._ranks_per_core = thinner, note, ranks_per_core
         self._costs_ns: deque[int] = deque(maxlen=KEPT_STEPS)
         self._intervals_ns: deque[int] = deque(maxlen=KEPT_STEPS)
-        self._begun_ns: int | None = None  # the newest step
+        self._newest: tuple[int, bool] | None = None  # when the newest step began, and whether it is a shadow step
+        self._change = StepChange()
 
     def add(self, records: Sequence[StepRecord]) -> None:
         """Takes finished steps, in order."""
-        begins_ns = [record.segments.begin_ns for record in records]
-        before = [] if self._begun_ns is None else [self._begun_ns]
-        self._intervals_ns.extend(after - begin for begin, after in pairwise([*before, *begins_ns]))
-        self._begun_ns = begins_ns[-1] if begins_ns else self._begun_ns
+        changed = False
+        for record in records:
+            begin_ns = record.segments.begin_ns
+            if self._newest is not None:
+                interval_ns = begin_ns - self._newest[0]
+                self._intervals_ns.append(interval_ns)
+                changed |= self._newest[1] and self._change.add(interval_ns)
+            self._newest = begin_ns, record.shadow
         self._costs_ns.extend(estimate_cost_ns(record) for record in records if not record.shadow)
         if len(self._costs_ns) < MIN_STEPS or not self._intervals_ns:
             return
@@ -71,9 +80,12 @@ class Pace:
         if needed > wish.stride or needed * SLACK < wish.stride:
             stride = limit_stride(needed)
             if stride != wish.stride:
-                self._thinner.wish = Thinning(stride, count_first(cost_ns))
+                self._thinner.wish = wish = Thinning(stride, count_first(cost_ns), wish.again)
         if agreed.stride > 1 and records and records[-1].step >= agreed.first_steps:  # none is left out before
             self._note(LEFT_OUT)
+            if changed and records[-1].step >= agreed.again + AGAIN_STEPS * agreed.stride:
+                soon = math.ceil(AGREED_NS / max(median(self._intervals_ns), 1))
+                self._thinner.wish = wish._replace(again=records[-1].step + max(soon, BURST))
 
 
 def find_needed(cost_ns: float, interval_ns: float) -> float:

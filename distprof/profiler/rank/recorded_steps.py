@@ -16,6 +16,8 @@ too much; see `thin`."""
 BURST = 8
 """Steps that are recorded in a row where not all are: of the time between two steps something is known only if both are
 recorded."""
+AGAIN_STEPS = 16
+"""Steps that are all recorded where those before them have become longer or shorter."""
 STOP_FILE = "record.stop"
 """While a file of this name is in the run folder, phases are not recorded."""
 _MASK = 2**64 - 1
@@ -36,7 +38,7 @@ class ShadowPlan:
             every: Length of a turn, steps; 0: no shadow steps.
             schedule: The first so many of every so many steps are recorded. None: all.
         """
-        self._stride, self._first_steps = 1, FIRST_STEPS
+        self._stride, self._first_steps, self._again = 1, FIRST_STEPS, -1
         self.plan(every, schedule)
         self.always = False
         """Whether every step from the next one on is a shadow step. Another thread may set it."""
@@ -47,10 +49,11 @@ class ShadowPlan:
         self.look_at = sys.maxsize if every == 0 and schedule is None else 0
         """The first step for which `is_shadow` has to be asked, unless `always` is set: one call less in each step."""
 
-    def thin(self, stride: int, first_steps: int = FIRST_STEPS) -> None:
+    def thin(self, stride: int, first_steps: int = FIRST_STEPS, again: int = -1) -> None:
         """Has one burst in so many recorded from now on, after so many first steps; the same steps on every rank with
-        this stride, a power of two, and among those of each smaller one. Another thread may call it."""
-        self._stride, self._first_steps, self.look_at = stride, first_steps, 0
+        this stride, a power of two, and among those of each smaller one. And `AGAIN_STEPS` from a step on, unless that
+        is -1. Another thread may call it."""
+        self._stride, self._first_steps, self._again, self.look_at = stride, first_steps, again, 0
 
     def is_shadow(self, step: int, *, warmup: bool) -> bool:
         """Whether the step that begins now runs without instruments; of warm-up steps none is a shadow step."""
@@ -60,7 +63,8 @@ class ShadowPlan:
             return False
         if self._stride > 1:
             self.look_at = 0
-            if step >= self._first_steps and not is_kept(step // BURST, self._stride):
+            again = 0 <= self._again <= step < self._again + AGAIN_STEPS
+            if step >= self._first_steps and not again and not is_kept(step // BURST, self._stride):
                 return True
         if self._every == 0:
             return False

@@ -17,16 +17,18 @@ class Thinning(NamedTuple):
     """Of how many bursts of steps one is recorded, a power of two."""
     first_steps: int = 2**31
     """So many steps at the job's begin are all recorded."""
+    again: int = -1
+    """From this step on, some more are all recorded, because what steps take has changed. -1: never."""
 
 
 class Thinner:
     """One rank's part; it belongs to the gather thread."""
 
-    def __init__(self, thin: Callable[[int, int], None] = lambda stride, first_steps: None) -> None:
+    def __init__(self, thin: Callable[[int, int, int], None] = lambda stride, first_steps, again: None) -> None:
         """Begins with all steps.
 
         Args:
-            thin: Told the agreed stride and number of first steps when they change.
+            thin: Told what is agreed when it changes.
         """
         self._thin = thin
         self.wish = Thinning()
@@ -35,7 +37,10 @@ class Thinner:
 
     def follow(self, wishes: Sequence[Thinning]) -> None:
         """Takes what all ranks have said."""
-        agreed = Thinning(max(wish.stride for wish in wishes), min(wish.first_steps for wish in wishes))
+        agreed = Thinning(
+            max(wish.stride for wish in wishes), min(wish.first_steps for wish in wishes),
+            max(wish.again for wish in wishes),
+        )  # fmt: skip
         if agreed != self.agreed:
             self.agreed = agreed
             self._thin(*agreed)

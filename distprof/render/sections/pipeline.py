@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from distprof.facts.run import Stretch
-from distprof.render.sections.cause_words import show_share
+from distprof.render.sections.cause_words import format_when, look_up_verdict_cause, show_point, show_share
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_factor, format_ratio, format_time
@@ -36,7 +36,13 @@ def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
     return describe_pipeline_cause(cause, PipelineShape(
         num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,
         num_batches=pipeline.micro_batches, is_live=True, rank_name=_name_rank(report, pipeline, cause),
+        when=_format_when(report),
     ))  # fmt: skip
+
+
+def _format_when(report: Report) -> str:
+    verdict_cause = look_up_verdict_cause(report)
+    return "" if verdict_cause is None else format_when(verdict_cause, report)
 
 
 def _name_rank(report: Report, pipeline: PipelineReport, cause: PipelineCause) -> str | None:
@@ -126,13 +132,17 @@ class PipelineShape(Struct, frozen=True, kw_only=True):
     is_live: bool
     rank_name: str | None
     """Of the cause's rank, with its coordinates. None: it is about no rank, or not recorded."""
+    when: str = ""
+    """Since when or until when the cause acts. Empty: in the whole job."""
 
 
 def describe_pipeline_cause(cause: PipelineCause, shape: PipelineShape) -> str:
     """What is the matter, and what it costs."""
-    gain = show_share(cause.lost_ratio, "shorter")
     without = "as quick as they are," if cause.alone and shape.is_live else WITHOUT.get(cause.kind, "without that")
-    return f"{_describe(cause, shape)}; {without} steps would be {gain}"
+    if cause.stretch_lost_ratio is None or not shape.when:
+        return f"{_describe(cause, shape)}; {without} steps would be {show_share(cause.lost_ratio, 'shorter')}"
+    then, whole = show_share(cause.stretch_lost_ratio, "shorter"), show_point(cause.lost_ratio.value)
+    return f"{shape.when}, {_describe(cause, shape)}; {without} these steps would be {then}, and the whole job {whole}"
 
 
 def show_ratio(ratio: float | None) -> str:

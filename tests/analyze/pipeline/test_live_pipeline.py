@@ -10,6 +10,7 @@ import pytest
 from msgspec import Struct, structs
 
 from distprof.analyze.make_report import analyze
+from distprof.analyze.pipeline.job_parts import divide_steps
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.coverage import describe_replay
@@ -255,6 +256,63 @@ def test_a_rank_slow_in_all_micro_batches_is_told_from_its_stage_by_the_other_re
     assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 0, 1)]
     assert (found.verdict.rank, found.verdict.phase) == (1, "backward")
     require_cost(found, measure_saved(job, Job(replicas=2, stages=2)), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "when"),
+    [(21, 41, "since step 21, "), (0, 20, "until step 19, "), (13, 28, "from step 13 to step 27, ")],
+)
+def test_a_rank_that_is_slow_in_a_part_of_the_job_only_is_named_with_that_part(
+    first: int, last: int, when: str
+) -> None:
+    job = Job(
+        replicas=2, stages=2,
+        longer=lambda rank, step, kind, batch: MS * (rank == 1 and kind == BACKWARD and first <= step < last),
+    )  # fmt: skip
+    found = analyze(play(job))
+    assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 0, 1)]
+    assert (found.verdict.rank, found.verdict.phase) == (1, "backward")
+    assert describe_verdict(found).startswith(f"{when}rank 1 (replica 0, stage 1) is slow: its backward takes ")
+    assert found.verdict.late_ns == pytest.approx(8 * MS, rel=0.1)
+    assert found.pipeline is not None and found.causes is not None
+    saved_ratio, steps = measure_saved(job, Job(replicas=2, stages=2)), STEPS - WARMUP
+    require_cost(found, saved_ratio, rel=0.15)
+    (cause,), (told,) = found.pipeline.causes, found.causes.causes
+    assert (told.first_step, told.last_step, told.whole) == (max(first, WARMUP), last - 1, False)
+    assert told.stretch_saved_if_only_this_ratio == cause.stretch_lost_ratio == found.verdict.stretch_lost_ratio
+    assert cause.stretch_lost_ratio is not None
+    then = saved_ratio * steps / (told.last_step - told.first_step + 1)
+    assert cause.stretch_lost_ratio.value == pytest.approx(then, rel=0.2)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_rank_that_gets_its_data_late_since_some_step_is_named(replicas: int) -> None:
+    found = report(
+        replicas=replicas, stages=4 // replicas,
+        data_ns=lambda rank, step: (12 if rank == 3 and step >= 25 else 0.2) * MS,
+    )  # fmt: skip
+    assert list_causes(found) == [(PipelineCauseKind.HELD_UP, replicas - 1, 4 // replicas - 1)]
+    assert (found.verdict.rank, found.verdict.phase) == (3, "data")
+    assert describe_verdict(found).removeprefix("critical: ").startswith("since step 25, rank 3 (")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_where_steps_become_longer_for_all_nobody_is_named(replicas: int) -> None:
+    for seed in range(5):
+        assert list_causes(report(
+            seed, replicas=replicas, stages=4 // replicas, sizes=lambda replica, step, batch: 1.0 + 0.2 * (step >= 20)
+        )) == []  # fmt: skip
+
+
+def test_parts_of_a_job_are_those_whose_steps_take_differently_long() -> None:
+    step_ns = np.random.default_rng(1).normal(100.0, 1.0, 90)
+    assert divide_steps(step_ns) == [] == divide_steps(np.full(90, 100.0))
+    step_ns[60:] += 5
+    assert divide_steps(step_ns) == [(0, 60), (60, 90)]
+    step_ns[60:] -= 4  # by 1 %: too little
+    assert divide_steps(step_ns) == []
+    noise = np.random.default_rng(2).normal(100.0, 3.0, (200, 60))
+    assert sum(bool(divide_steps(each)) for each in noise) <= 4
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

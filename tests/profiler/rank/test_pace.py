@@ -21,10 +21,11 @@ from distprof.profiler.rank.pace import (
     count_first,
     estimate_cost_ns,
 )
-from distprof.profiler.rank.recorded_steps import BURST, FIRST_STEPS, ShadowPlan
+from distprof.profiler.rank.recorded_steps import AGAIN_STEPS, BURST, FIRST_STEPS, ShadowPlan
 from distprof.record.gather.thinning import Thinner, Thinning
 from distprof.record.step.collective_log import Issued
 from distprof.record.step.step_record import StepRecord
+from distprof.storage.collective_records import is_kept
 
 MS = 1_000_000
 
@@ -48,12 +49,14 @@ class Job:
 
     def __init__(self, ranks_per_core: float = 1.0) -> None:
         self.strides, self.notes, self._now_ns, self._step = list[int](), set[str](), 0, 0
-        self.first_steps = FIRST_STEPS
+        self.first_steps, self.again = FIRST_STEPS, list[int]()
         self.thinner = Thinner(self._thin)
         self._pace = Pace(self.thinner, self.notes.add, ranks_per_core)
 
-    def _thin(self, stride: int, first_steps: int) -> None:
+    def _thin(self, stride: int, first_steps: int, again: int) -> None:
         self.strides.append(stride)
+        if again >= 0 and [again] != self.again[-1:]:
+            self.again.append(again)
         self.first_steps = first_steps
 
     def run(self, number: int, step_ns: int, **holds: Any) -> list[int]:
@@ -129,12 +132,52 @@ def test_a_job_that_gets_faster_or_slower_changes_it_and_noise_does_not() -> Non
     assert job.run(200, 500 * MS, collectives=40)[-1] == 1
 
 
+def test_where_steps_become_longer_or_shorter_some_are_recorded_at_once() -> None:
+    job = Job()
+    job.run(FIRST_STEPS, 20 * MS, collectives=40)
+    job.run(100, 20 * MS, shadow=True)
+    assert job.strides == [8] and job.again == []
+    job.run(40, 21 * MS, shadow=True)
+    (again,) = job.again
+    noticed = again - 25  # half a second of such steps
+    assert FIRST_STEPS + 100 + 8 <= noticed <= FIRST_STEPS + 100 + 2 * 8 + 7
+    job.run(20, 20 * MS, shadow=True)
+    assert job.again == [again], "too soon: it would cost more than it may"
+    job.run(200, 20 * MS, shadow=True)
+    job.run(40, 18 * MS, shadow=True)
+    assert len(job.again) == 2 and job.again[1] > again + AGAIN_STEPS * 8
+
+
+def test_steps_that_are_recorded_take_longer_and_are_no_change() -> None:
+    job = Job()
+    job.run(FIRST_STEPS, 20 * MS, collectives=40)
+    for _ in range(20):
+        job.run(56, 20 * MS, shadow=True)
+        job.run(8, 22 * MS, collectives=40)
+    assert job.again == []
+
+
+def test_they_are_recorded_again_on_all_ranks_from_the_latest_step_that_one_has_named() -> None:
+    thinned = list[tuple[int, int, int]]()
+    thinner = Thinner(lambda *agreed: thinned.append(agreed))
+    thinner.follow([Thinning(4, 74, 200), Thinning(8, 80), Thinning(2, 90, 240)])
+    assert thinned == [(8, 74, 240)]
+    plan = ShadowPlan(0)
+    plan.thin(*thinned[0])
+    kept = [step for step in range(1_000) if not plan.is_shadow(step, warmup=False)]
+    assert {*range(240, 240 + AGAIN_STEPS)} <= {*kept}
+    plan.thin(8, 74)
+    assert {step for step in range(1_000) if not plan.is_shadow(step, warmup=False)} == {*kept} - {
+        step for step in range(240, 240 + AGAIN_STEPS) if not is_kept(step // BURST, 8)
+    }
+
+
 def test_single_steps_that_take_long_count_for_nothing() -> None:
     job = Job()
     for _ in range(30):
         job.run(9, 20 * MS, collectives=40)
         job.run(1, 5_000 * MS, collectives=40)
-    assert job.strides == [8]
+    assert job.strides == [8] and job.again == []
 
 
 def test_without_enough_steps_nothing_is_left_out_and_shadow_steps_do_not_count_as_cheap() -> None:

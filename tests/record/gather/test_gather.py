@@ -60,13 +60,13 @@ def tell_each_other(world: World) -> None:
     if world.rank == 1:
         exchange.read_gpu = lambda: GpuReading(power_mw=125_000, energy_mj=2**40, sm_clock_mhz=345, limits=1)
     exchange.thinner.wish = (
-        Thinning(stride=8, first_steps=40) if world.rank == 0 else Thinning(stride=2, first_steps=36)
+        Thinning(stride=8, first_steps=40) if world.rank == 0 else Thinning(stride=2, first_steps=36, again=90)
     )
     exchange.word = WindowMessage(next_step=7 + world.rank)
     exchange.send([], last=False)
     assert exchange.gpus == [GpuReading(), (125_000, 2**40, 345, UNREAD, 1)]
     assert [word.next_step for word in exchange.words] == [7, 8]
-    assert exchange.thinner.agreed == (8, 36)
+    assert exchange.thinner.agreed == (8, 36, 90)
 
 
 def test_ranks_tell_of_their_gpus_of_their_steps_and_of_what_they_would_record(tmp_path: Path) -> None:
