@@ -82,7 +82,7 @@ MOST_ERROR_RATIO = 0.05
 """By how much replayed steps may differ from the recorded ones."""
 LATE_KINDS = (VerdictKind.SLOW_RANK, VerdictKind.SLOW_HOST)
 """Ranks are late, as long as it lasts."""
-LASTING_KINDS = (*LATE_KINDS, VerdictKind.SLOW_LINK)
+LASTING_KINDS = (*LATE_KINDS, VerdictKind.SLOW_LINK, VerdictKind.UNEVEN_STAGE, VerdictKind.SLOW_REPLICA)
 """What acts in every step from one to another, and may begin or end within the run."""
 
 

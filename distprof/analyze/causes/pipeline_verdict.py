@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_estimate
 from distprof.analyze.causes.verdict import make_no_verdict
-from distprof.analyze.pipeline.candidates import PipelineCandidate
+from distprof.analyze.pipeline.candidates import PipelineCandidate, fill_edges
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
 from distprof.analyze.replay.replay import UNLIKE
 from distprof.analyze.stats.mean_interval import estimate
@@ -80,7 +80,9 @@ def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Cau
     found = []
     for position, (candidate, cause) in enumerate(judged.causes):
         rest = [other for other in candidates if other is not candidate]
-        last_ns = recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns if rest else None
+        last_ns = None
+        if rest:
+            last_ns = fill_edges(candidate, recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns)
         found.append(_report(judged, position, candidate, cause, last_ns, scale))
     ideal_ns = scale * float(all_gone_ns.mean())
     return Causes(
@@ -109,8 +111,8 @@ def _report(
     after_ns, after_ratio = (cause.lost_ns, cause.lost_ratio) if last_ns is None else estimate(last_ns, whole_ns)
     then = after_then = cause.stretch_lost_ratio
     if candidate.part is not None and last_ns is not None:
-        inside = slice(*candidate.part)
-        after_then = estimate(last_ns[inside], float(judged.recorded.step_ns[inside].mean()))[1]
+        own_ns = judged.recorded.step_ns[candidate.acting]
+        after_then = estimate(last_ns[candidate.acting], float(own_ns.mean()))[1]
     steps = judged.frame.steps
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),

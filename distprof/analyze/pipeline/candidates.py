@@ -55,8 +55,18 @@ class PipelineCandidate(Struct, frozen=True, kw_only=True):
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""
     part: tuple[int, int] | None = None
-    """Positions of the first of these steps, and of the one after the last, if they are a part of the job. None: it
-    acts in the whole job."""
+    """Positions of the first step of the part of the job in which it acts, and of the one after the last. None: it acts
+    in the whole job."""
+
+
+def fill_edges(candidate: PipelineCandidate, saved_ns: FloatArray) -> FloatArray:
+    """By how much each step would be shorter, ``[num_steps]``: at the edges of a candidate's part of the job, where it
+    was not looked for, by as much as in the others of that part."""
+    if candidate.part is None or candidate.acting is None:
+        return saved_ns
+    at = np.arange(len(saved_ns))
+    edges = (at >= candidate.part[0]) & (at < candidate.part[1]) & ~candidate.acting
+    return np.where(edges, saved_ns[candidate.acting].mean(), saved_ns)
 
 
 def share_alpha(recorded: Recorded, kind: PipelineCauseKind, tests: int = 1) -> float:

@@ -1,11 +1,13 @@
 """What holds a pipeline up in a part of the job only: since some step, or until one.
 
-Workers are compared by the shortest of their operations, which a delay that began later has not touched. So where steps
-become longer or shorter for good, each part of the job is judged by itself as well, as far as it is recorded.
+Workers are compared by the shortest of their operations, which a delay that began later has not touched. So the part of
+the job in which steps take longest is judged by itself as well, as far as it is recorded. Where that part lies does not
+depend on what workers do in it, so that it need not differ from the rest beyond doubt.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,56 +17,98 @@ from distprof.analyze.pipeline.candidates import PipelineCandidate
 from distprof.analyze.pipeline.graph import NONE
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import Recorded
-from distprof.analyze.stats.lateness import describe_excess, split_cycles
+from distprof.analyze.stats.measured_steps import MeasuredSteps, read_timing
+from distprof.analyze.stats.statistics import FEW, mad_sigma
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import Part
+from distprof.facts.run import Clock, Part
 
-CHANGE_ALPHA = 0.01
-"""How often steps seem to change that do not."""
-LEAST_CHANGE_RATIO = 0.02
-"""Of the steps of a part: those of another one must be longer by so much."""
+LEAST_MORE_RATIO = 0.02
+"""Steps of the part must be longer than the others by so much."""
+EDGE_RATIO = 0.1
+"""Where the part begins or ends is known to this share of it."""
+FAR_SPREADS = 3.0
+"""Robust standard deviations from the median beyond which a step counts as no further away."""
 Judge = Callable[[Recorded, ThreadGraph, Mapping[Part, FloatArray]], Sequence[PipelineCandidate]]
 """Finds what stands out in some steps. The last argument is as of `distprof.analyze.pipeline.held_up.detect_held_up`.
 """
 
 
-def divide_steps(step_ns: FloatArray) -> list[tuple[int, int]]:
-    """The parts of a job whose steps take differently long, as (first, end); none: all take as long, but for noise."""
-    lateness = describe_excess(step_ns[np.newaxis])
-    parts = split_cycles(lateness, 0, lateness.critical_change(CHANGE_ALPHA))
-    usual_ns = [float(np.median(step_ns[first:end])) for first, end in parts]
-    return parts if max(usual_ns) > (1 + LEAST_CHANGE_RATIO) * min(usual_ns) else []
+def locate_slow_part(measured_steps: MeasuredSteps, recorded: Recorded) -> tuple[int, int] | None:
+    """The part of the job in which steps take longest, as positions of its first step and of the one after its last
+    among those that are judged. None: all take as long, or too few are judged.
+
+    Recorded steps take longer than others: the part is that of the kind that there are more of.
+    """
+    timing = read_timing(measured_steps, Clock.HOST)
+    steps, part = recorded.graph.steps, None
+    alone = None if timing is None else timing.timed & ~measured_steps.counted
+    if timing is not None and alone is not None and alone.sum() > len(steps):
+        part = find_slow_part(timing.timed_ns[alone[timing.timed]])
+        if part is not None:
+            numbers = np.nanmax(measured_steps.run.column("step")[:, alone], axis=0)
+            edges = numbers[part[0]] if part[0] else -np.inf, numbers[part[1]] if part[1] < len(numbers) else np.inf
+            first, end = np.searchsorted(steps, edges).tolist()
+            part = (first, end) if end - first < len(steps) else None
+    else:
+        part = find_slow_part(recorded.graph.base_ns)
+    return part if part is not None and part[1] - part[0] >= FEW else None
 
 
-def judge_parts(
+def find_slow_part(step_ns: FloatArray) -> tuple[int, int] | None:
+    """Where steps take longest, between the least and the greatest of their cumulative sums, or before or after that,
+    as (first, end). None: they take as long elsewhere.
+
+    Source: Olshen and others (2004), Biostatistics 5, circular binary segmentation.
+    """
+    centre_ns = float(np.median(step_ns))
+    far_ns = FAR_SPREADS * float(mad_sigma(step_ns))
+    cut_ns = np.clip(step_ns, centre_ns - far_ns, centre_ns + far_ns)
+    through_ns = np.cumsum(np.concatenate([[0.0], cut_ns - cut_ns.mean()]))
+    first, end = int(through_ns.argmin()), int(through_ns.argmax())
+    if end < first:  # on both sides of what lies between them
+        first, end = (0, end) if end > len(step_ns) - first else (first, len(step_ns))
+    inside = np.zeros(len(step_ns), dtype=bool)
+    inside[first:end] = True
+    if inside.all() or not inside.any():
+        return None
+    longer = np.median(step_ns[inside]) > (1 + LEAST_MORE_RATIO) * np.median(step_ns[~inside])
+    return (first, end) if longer else None
+
+
+def judge_part(
     recorded: Recorded,
     thread: ThreadGraph,
     parts_ns: Mapping[Part, FloatArray],
-    parts: Sequence[tuple[int, int]],
+    part: tuple[int, int],
     judge: Judge,
 ) -> list[PipelineCandidate]:
-    """What stands out in some parts of the job, and not in all of them.
+    """What stands out in a part of the job.
 
     Args:
         recorded: The whole job; so are the next two.
         thread: As of `build_thread_graph`.
         parts_ns: As of `detect_held_up`.
-        parts: As of `divide_steps`.
+        part: As of `locate_slow_part`.
         judge: What finds it.
     """
-    found: dict[tuple[object, ...], list[tuple[PipelineCandidate, int, int]]] = {}
-    for first, end in parts:
-        rows = _locate(recorded, first, end)
-        inside = {part: own_ns[first:end] for part, own_ns in parts_ns.items()}
-        for candidate in judge(_cut(recorded, rows, (first, end)), _cut_thread(thread, rows), inside):
-            what = candidate.kind, candidate.replica, candidate.stage, candidate.phase
-            found.setdefault(what, []).append((candidate, first, end))
-    return [_lift(recorded, alike) for alike in found.values() if len(alike) < len(parts)]
+    graph, (first, end) = recorded.graph, _leave_edges_out(part, len(recorded.graph.steps))
+    rows = slice(*np.searchsorted(graph.step, (first, end)).tolist())  # those of a step lie next to each other
+    inside = {name: own_ns[first:end] for name, own_ns in parts_ns.items()}
+    acting = np.zeros(len(graph.steps), dtype=bool)
+    acting[first:end] = True
+    lifted = []
+    for candidate in judge(_cut(recorded, rows, (first, end)), _cut_thread(thread, rows), inside):
+        work_ns = graph.work_ns.copy()
+        work_ns[rows] = candidate.work_ns
+        lifted.append(structs.replace(candidate, work_ns=work_ns, excess=None, acting=acting, part=part))
+    return lifted
 
 
-def _locate(recorded: Recorded, first: int, end: int) -> slice:
-    """The operations of some steps, which lie next to each other."""
-    return slice(*np.searchsorted(recorded.graph.step, (first, end)).tolist())
+def _leave_edges_out(part: tuple[int, int], number: int) -> tuple[int, int]:
+    """The steps that are judged: a single one of other steps among them would have the shortest operations."""
+    first, end = part
+    edge = min(math.ceil(EDGE_RATIO * (end - first)), (end - first - FEW) // 2)
+    return first + (edge if first else 0), end - (edge if end < number else 0)
 
 
 def _cut(recorded: Recorded, rows: slice, steps: tuple[int, int]) -> Recorded:
@@ -84,17 +128,3 @@ def _cut(recorded: Recorded, rows: slice, steps: tuple[int, int]) -> Recorded:
 
 def _cut_thread(thread: ThreadGraph, rows: slice) -> ThreadGraph:
     return structs.replace(thread, gap=thread.gap[rows], before=thread.before[rows], after=thread.after[rows])
-
-
-def _lift(recorded: Recorded, alike: Sequence[tuple[PipelineCandidate, int, int]]) -> PipelineCandidate:
-    """What stands out in some parts, each from a first step to an end, in the whole job: in other steps nothing is
-    otherwise."""
-    work_ns, acting = recorded.graph.work_ns.copy(), np.zeros(len(recorded.graph.steps), dtype=bool)
-    for candidate, first, end in alike:
-        work_ns[_locate(recorded, first, end)] = candidate.work_ns
-        acting[first:end] = True if candidate.acting is None else candidate.acting
-    candidates = [candidate for candidate, *_ in alike]
-    return structs.replace(
-        max(candidates, key=lambda candidate: candidate.steps_count), work_ns=work_ns, excess=None, acting=acting,
-        part=(alike[0][1], alike[-1][2]), steps_count=sum(candidate.steps_count for candidate in candidates),
-    )  # fmt: skip

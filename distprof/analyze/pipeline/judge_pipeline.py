@@ -14,7 +14,7 @@ from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
 from distprof.analyze.pipeline.chained_replay import ChainedReplay
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages
 from distprof.analyze.pipeline.held_up import detect_held_up
-from distprof.analyze.pipeline.job_parts import divide_steps, judge_parts
+from distprof.analyze.pipeline.job_parts import judge_part, locate_slow_part
 from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
@@ -78,18 +78,16 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     recorded = Recorded(
         graph=graph, replay=replay, step_ns=replay.compute_steps(graph.work_ns), half=number_halves(graph)
     )  # fmt: skip
-    parts = divide_steps(graph.base_ns)
-    recorded = structs.replace(recorded, least=_measure_least(recorded), looks=1 + len(parts))
+    part = locate_slow_part(measured_steps, recorded)
+    recorded = structs.replace(recorded, least=_measure_least(recorded), looks=1 if part is None else 2)
     error = compare_lengths(recorded.step_ns, graph.base_ns)
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
     if not error.is_unlike:
         parts_ns = _measure_parts(measured_steps, frame, recorded, thread)
         candidates = _detect(recorded, thread, parts_ns)
         always = {(candidate.replica, candidate.stage) for candidate in candidates}
-        candidates += [
-            candidate for candidate in judge_parts(recorded, thread, parts_ns, parts, _detect_in_part)
-            if (candidate.replica, candidate.stage) not in always
-        ]  # fmt: skip
+        then = [] if part is None else judge_part(recorded, thread, parts_ns, part, _detect_in_part)
+        candidates += [candidate for candidate in then if (candidate.replica, candidate.stage) not in always]
         causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
     return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes)
 

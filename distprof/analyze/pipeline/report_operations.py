@@ -10,7 +10,7 @@ from msgspec import structs
 
 import distprof
 from distprof.analyze.pipeline.bubble import measure_bubble
-from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others
+from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, fill_edges
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages, even_out
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.links import detect_slow_links
@@ -143,7 +143,7 @@ def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandid
 
 def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
     sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
-    saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
+    saved_ns, error_ns = fill_edges(candidate, recorded.list_costs(candidate.work_ns)), None
     if candidate.excess is not None:
         error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
     lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
@@ -160,11 +160,11 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> 
     if candidate.part is None:
         return cause
     (first, end), steps = candidate.part, recorded.graph.steps
-    inside_ns = float(recorded.graph.base_ns[first:end].mean())
+    inside_ns = float(recorded.graph.base_ns[candidate.acting].mean())
     return structs.replace(
         cause, first_step=int(steps[first]), last_step=int(steps[end - 1]),
         unseen_before=int(steps[first] - steps[first - 1]) - 1 if first else 0,
-        stretch_lost_ratio=estimate(saved_ns[first:end], inside_ns)[1],
+        stretch_lost_ratio=estimate(saved_ns[candidate.acting], inside_ns)[1],
     )  # fmt: skip
 
 

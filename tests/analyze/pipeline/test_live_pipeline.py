@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct, structs
 
 from distprof.analyze.make_report import analyze
-from distprof.analyze.pipeline.job_parts import divide_steps
+from distprof.analyze.pipeline.job_parts import find_slow_part
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.coverage import describe_replay
@@ -296,6 +296,13 @@ def test_a_rank_that_gets_its_data_late_since_some_step_is_named(replicas: int) 
     assert describe_verdict(found).removeprefix("critical: ").startswith("since step 25, rank 3 (")
 
 
+def test_a_stage_that_takes_longer_until_some_step_is_named_with_it() -> None:
+    found = report(longer=lambda rank, step, kind, batch: MS * (rank == 2 and kind == FORWARD and step < 24))
+    assert list_causes(found) == [(PipelineCauseKind.UNEVEN_STAGE, None, 2)]
+    assert found.verdict.rank is None
+    assert describe_verdict(found).startswith("until step 23, stage 2 (rank 2) takes 8")
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_where_steps_become_longer_for_all_nobody_is_named(replicas: int) -> None:
     for seed in range(5):
@@ -304,15 +311,19 @@ def test_where_steps_become_longer_for_all_nobody_is_named(replicas: int) -> Non
         )) == []  # fmt: skip
 
 
-def test_parts_of_a_job_are_those_whose_steps_take_differently_long() -> None:
-    step_ns = np.random.default_rng(1).normal(100.0, 1.0, 90)
-    assert divide_steps(step_ns) == [] == divide_steps(np.full(90, 100.0))
-    step_ns[60:] += 5
-    assert divide_steps(step_ns) == [(0, 60), (60, 90)]
-    step_ns[60:] -= 4  # by 1 %: too little
-    assert divide_steps(step_ns) == []
-    noise = np.random.default_rng(2).normal(100.0, 3.0, (200, 60))
-    assert sum(bool(divide_steps(each)) for each in noise) <= 4
+def test_the_slow_part_of_a_job_is_where_steps_take_longest() -> None:
+    steady_ns = np.random.default_rng(1).normal(100.0, 1.0, 90)
+    steady_ns[7] = 1_000.0
+    assert find_slow_part(steady_ns) is None and find_slow_part(np.full(90, 100.0)) is None
+    for first, end in ((60, 90), (0, 30), (40, 70)):
+        step_ns = steady_ns.copy()
+        step_ns[first:end] += 5
+        assert find_slow_part(step_ns) == pytest.approx((first, end), abs=1)
+        step_ns[first:end] -= 4  # by 1 %: too little
+        assert find_slow_part(step_ns) is None
+    step_ns = steady_ns + 5
+    step_ns[20:45] -= 5
+    assert find_slow_part(step_ns) == pytest.approx((45, 90), abs=1)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
