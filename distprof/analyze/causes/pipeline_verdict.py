@@ -8,10 +8,9 @@ import numpy as np
 
 from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_estimate
 from distprof.analyze.causes.verdict import make_no_verdict
-from distprof.analyze.pipeline.candidates import PipelineCandidate, fill_edges
+from distprof.analyze.pipeline.candidates import PipelineCandidate, estimate_cost
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
 from distprof.analyze.replay.replay import UNLIKE
-from distprof.analyze.stats.mean_interval import estimate
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
@@ -80,9 +79,7 @@ def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Cau
     found = []
     for position, (candidate, cause) in enumerate(judged.causes):
         rest = [other for other in candidates if other is not candidate]
-        last_ns = None
-        if rest:
-            last_ns = fill_edges(candidate, recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns)
+        last_ns = recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns if rest else None
         found.append(_report(judged, position, candidate, cause, last_ns, scale))
     ideal_ns = scale * float(all_gone_ns.mean())
     return Causes(
@@ -107,21 +104,18 @@ def _report(
     last_ns: FloatArray | None,
     scale: float,
 ) -> CauseReport:
-    whole_ns = float(judged.recorded.step_ns.mean())
-    after_ns, after_ratio = (cause.lost_ns, cause.lost_ratio) if last_ns is None else estimate(last_ns, whole_ns)
-    then = after_then = cause.stretch_lost_ratio
-    if candidate.part is not None and last_ns is not None:
-        own_ns = judged.recorded.step_ns[candidate.acting]
-        after_then = estimate(last_ns[candidate.acting], float(own_ns.mean()))[1]
+    after_ns, after_ratio, after_then = cause.lost_ns, cause.lost_ratio, cause.stretch_lost_ratio
+    if last_ns is not None:
+        after_ns, after_ratio, after_then = estimate_cost(candidate, last_ns, judged.recorded.step_ns)
     steps = judged.frame.steps
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
         last_step=int(steps[-1]) if cause.last_step is None else cause.last_step, unseen_before=cause.unseen_before,
-        whole=then is None, events=None, period=None, late_ns=cause.late_ns,
+        whole=candidate.part is None, events=None, period=None, late_ns=cause.late_ns,
         saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
         saved_after_others_ns=scale_estimate(after_ns, scale), saved_after_others_ratio=after_ratio,
-        stretch_saved_if_only_this_ratio=then, stretch_saved_after_others_ratio=after_then,
+        stretch_saved_if_only_this_ratio=cause.stretch_lost_ratio, stretch_saved_after_others_ratio=after_then,
         joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,
         critical=_is_critical(cause.kind, after_then or after_ratio),
     )  # fmt: skip

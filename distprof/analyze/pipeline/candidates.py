@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from distprof.analyze.pipeline.work import Recorded
-from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, influence_on_midmean
+from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, estimate, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, t_survival
 from distprof.analyze.stats.statistics import medians_of_others, midmean
 from distprof.analyze.stats.step_memory import estimate_memory
@@ -18,6 +18,7 @@ from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.operations import Kind
 from distprof.facts.run import Part, Phase
 from distprof.report.operations_report import PipelineCauseKind
+from distprof.report.wait_report import Estimate
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
     PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
@@ -31,6 +32,21 @@ LEAST_VARIANCE_RATIO = 0.1
 """Of a short series of long memory: its own variance holds at least this share of the whole."""
 DEGREES_RATIO = 0.5
 """What a step tells of the variance of a mean, beyond its neighbours, as in `distprof.analyze.stats.lateness`."""
+
+
+class JobPart(Struct, frozen=True, kw_only=True):
+    """Some steps of a job that follow each other."""
+
+    first: int
+    """Positions of the first of them among those that are judged, and of the one after the last."""
+    end: int
+    first_step: int
+    """Numbers of the first and the last one. Where steps without instruments show it, these lie among those."""
+    last_step: int
+    unseen_before: int
+    """Steps just before the first one of which nothing is known."""
+    share_ratio: float
+    """Of the time of all steps, without and with instruments."""
 
 
 class PipelineCandidate(Struct, frozen=True, kw_only=True):
@@ -54,19 +70,34 @@ class PipelineCandidate(Struct, frozen=True, kw_only=True):
     acting: BoolArray | None = None
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""
-    part: tuple[int, int] | None = None
-    """Positions of the first step of the part of the job in which it acts, and of the one after the last. None: it acts
-    in the whole job."""
+    part: JobPart | None = None
+    """Of the job, in which it acts. None: it acts in the whole job."""
 
 
-def fill_edges(candidate: PipelineCandidate, saved_ns: FloatArray) -> FloatArray:
-    """By how much each step would be shorter, ``[num_steps]``: at the edges of a candidate's part of the job, where it
-    was not looked for, by as much as in the others of that part."""
+def estimate_cost(
+    candidate: PipelineCandidate, saved_ns: FloatArray, step_ns: FloatArray, error_ns: FloatArray | None = None
+) -> tuple[Estimate, Estimate, Estimate | None]:
+    """What fixing it saves: per step, ns, as a share of the step, and as a share of the steps of its part of the job.
+
+    Of a part, as many steps are judged as were recorded: how much of the job it is, the times of all steps say.
+
+    Args:
+        candidate: What stands out.
+        saved_ns: By how much each step would be shorter, ``[num_steps]``.
+        step_ns: How long the steps are.
+        error_ns: As of `estimate`.
+    """
+    whole_ns = float(step_ns.mean())
     if candidate.part is None or candidate.acting is None:
-        return saved_ns
-    at = np.arange(len(saved_ns))
-    edges = (at >= candidate.part[0]) & (at < candidate.part[1]) & ~candidate.acting
-    return np.where(edges, saved_ns[candidate.acting].mean(), saved_ns)
+        sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
+        return (*estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets), None)
+    _, then = estimate(saved_ns[candidate.acting], float(step_ns[candidate.acting].mean()))
+    ratio = _scale(then, candidate.part.share_ratio)
+    return _scale(ratio, whole_ns), ratio, then
+
+
+def _scale(cost: Estimate, factor: float) -> Estimate:
+    return Estimate(value=factor * cost.value, low=factor * cost.low, high=factor * cost.high)
 
 
 def share_alpha(recorded: Recorded, kind: PipelineCauseKind, tests: int = 1) -> float:

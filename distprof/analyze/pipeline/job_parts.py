@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from msgspec import structs
 
-from distprof.analyze.pipeline.candidates import PipelineCandidate
+from distprof.analyze.pipeline.candidates import JobPart, PipelineCandidate
 from distprof.analyze.pipeline.graph import NONE
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import Recorded
@@ -33,25 +33,34 @@ Judge = Callable[[Recorded, ThreadGraph, Mapping[Part, FloatArray]], Sequence[Pi
 """
 
 
-def locate_slow_part(measured_steps: MeasuredSteps, recorded: Recorded) -> tuple[int, int] | None:
-    """The part of the job in which steps take longest, as positions of its first step and of the one after its last
-    among those that are judged. None: all take as long, or too few are judged.
+def locate_slow_part(measured_steps: MeasuredSteps, recorded: Recorded) -> JobPart | None:
+    """The part of the job in which steps take longest. None: all take as long, or too few of it are judged.
 
     Recorded steps take longer than others: the part is that of the kind that there are more of.
     """
     timing = read_timing(measured_steps, Clock.HOST)
-    steps, part = recorded.graph.steps, None
-    alone = None if timing is None else timing.timed & ~measured_steps.counted
-    if timing is not None and alone is not None and alone.sum() > len(steps):
-        part = find_slow_part(timing.timed_ns[alone[timing.timed]])
-        if part is not None:
-            numbers = np.nanmax(measured_steps.run.column("step")[:, alone], axis=0)
-            edges = numbers[part[0]] if part[0] else -np.inf, numbers[part[1]] if part[1] < len(numbers) else np.inf
-            first, end = np.searchsorted(steps, edges).tolist()
-            part = (first, end) if end - first < len(steps) else None
-    else:
-        part = find_slow_part(recorded.graph.base_ns)
-    return part if part is not None and part[1] - part[0] >= FEW else None
+    if timing is None:
+        return None
+    every = np.nanmax(measured_steps.run.column("step")[:, timing.timed], axis=0)
+    numbers, step_ns, judged = recorded.graph.steps, recorded.graph.base_ns, recorded.graph.steps
+    alone = ~measured_steps.counted[timing.timed]
+    if alone.sum() > len(judged):
+        numbers, step_ns = every[alone], timing.timed_ns[alone]
+    found = find_slow_part(step_ns)
+    if found is None:
+        return None
+    first, end = found
+    first_step = every[0] if first == 0 else numbers[first]
+    last_step = every[-1] if end == len(numbers) else numbers[end - 1]
+    at = np.searchsorted(judged, [first_step, last_step + 1])
+    if not FEW <= at[1] - at[0] < len(judged):
+        return None
+    inside = (every >= first_step) & (every <= last_step)
+    return JobPart(
+        first=int(at[0]), end=int(at[1]), first_step=int(first_step), last_step=int(last_step),
+        unseen_before=int(numbers[first] - numbers[first - 1]) - 1 if first else 0,
+        share_ratio=float(timing.timed_ns[inside].sum() / timing.timed_ns.sum()),
+    )  # fmt: skip
 
 
 def find_slow_part(step_ns: FloatArray) -> tuple[int, int] | None:
@@ -79,7 +88,7 @@ def judge_part(
     recorded: Recorded,
     thread: ThreadGraph,
     parts_ns: Mapping[Part, FloatArray],
-    part: tuple[int, int],
+    part: JobPart,
     judge: Judge,
 ) -> list[PipelineCandidate]:
     """What stands out in a part of the job.
@@ -104,9 +113,9 @@ def judge_part(
     return lifted
 
 
-def _leave_edges_out(part: tuple[int, int], number: int) -> tuple[int, int]:
+def _leave_edges_out(part: JobPart, number: int) -> tuple[int, int]:
     """The steps that are judged: a single one of other steps among them would have the shortest operations."""
-    first, end = part
+    first, end = part.first, part.end
     edge = min(math.ceil(EDGE_RATIO * (end - first)), (end - first - FEW) // 2)
     return first + (edge if first else 0), end - (edge if end < number else 0)
 

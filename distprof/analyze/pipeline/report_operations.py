@@ -10,7 +10,7 @@ from msgspec import structs
 
 import distprof
 from distprof.analyze.pipeline.bubble import measure_bubble
-from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, fill_edges
+from distprof.analyze.pipeline.candidates import PipelineCandidate, compare_with_others, estimate_cost
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages, even_out
 from distprof.analyze.pipeline.graph import build_graph
 from distprof.analyze.pipeline.links import detect_slow_links
@@ -111,7 +111,7 @@ def cost_candidates(
     recorded: Recorded, candidates: Sequence[PipelineCandidate], whole_ns: float
 ) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
     """Those that cost something, by cost."""
-    causes = [(candidate, _cost(recorded, candidate, whole_ns)) for candidate in candidates]
+    causes = [(candidate, _cost(recorded, candidate)) for candidate in candidates]
     replayed_ns = float(recorded.step_ns.mean())
     kept = [
         (candidate, _allow_for_replay(cause, whole_ns, replayed_ns))
@@ -141,30 +141,23 @@ def _collect_garbage(recorded: Recorded, whole_ns: float) -> list[PipelineCandid
     )]  # fmt: skip
 
 
-def _cost(recorded: Recorded, candidate: PipelineCandidate, whole_ns: float) -> PipelineCause:
-    sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
-    saved_ns, error_ns = fill_edges(candidate, recorded.list_costs(candidate.work_ns)), None
+def _cost(recorded: Recorded, candidate: PipelineCandidate) -> PipelineCause:
+    saved_ns, error_ns = recorded.list_costs(candidate.work_ns), None
     if candidate.excess is not None:
         error_ns = spread_error(candidate.excess[recorded.unit], float(saved_ns.mean()))
-    lost_ns, lost_ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
+    lost_ns, lost_ratio, then = estimate_cost(candidate, saved_ns, recorded.graph.base_ns, error_ns)
     rank, late_ns = _look_up_rank(recorded, candidate), candidate.late_ns
     if late_ns is None and rank is not None and recorded.least is not None:
         rows = recorded.graph.operations.rank == rank
         late_ns = float((recorded.graph.work_ns - candidate.work_ns)[rows].sum()) / candidate.steps_count
-    cause = PipelineCause(
+    part = candidate.part
+    return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=rank,
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
-        late_ns=late_ns,
-    )  # fmt: skip
-    if candidate.part is None:
-        return cause
-    (first, end), steps = candidate.part, recorded.graph.steps
-    inside_ns = float(recorded.graph.base_ns[candidate.acting].mean())
-    return structs.replace(
-        cause, first_step=int(steps[first]), last_step=int(steps[end - 1]),
-        unseen_before=int(steps[first] - steps[first - 1]) - 1 if first else 0,
-        stretch_lost_ratio=estimate(saved_ns[candidate.acting], inside_ns)[1],
+        late_ns=late_ns, first_step=None if part is None else part.first_step,
+        last_step=None if part is None else part.last_step, unseen_before=0 if part is None else part.unseen_before,
+        stretch_lost_ratio=then,
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ class Pace:
                 self._thinner.wish = wish = Thinning(stride, count_first(cost_ns), wish.again)
         if agreed.stride > 1 and records and records[-1].step >= agreed.first_steps:  # none is left out before
             self._note(LEFT_OUT)
-            if changed and records[-1].step >= agreed.again + AGAIN_STEPS * agreed.stride:
+            if changed and (agreed.again < 0 or records[-1].step >= agreed.again + AGAIN_STEPS * agreed.stride):
                 soon = math.ceil(AGREED_NS / max(median(self._intervals_ns), 1))
                 self._thinner.wish = wish._replace(again=records[-1].step + max(soon, BURST))
 
