@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from distprof.analyze.make_report import analyze
 from distprof.analyze.pipeline.job_parts import find_slow_part
+from distprof.facts.arrays import BoolArray
 from distprof.facts.micro_batches import RankOperations
 from distprof.facts.run import COLUMN, CollectiveKind, Collectives, Phase, Run
 from distprof.render.sections.coverage import describe_replay
@@ -37,6 +38,7 @@ class Job(Struct, frozen=True, kw_only=True):
     stages: int = 4
     batches: int = 8
     noise_ratio: float = 0.03
+    steps: int = STEPS
     longer: Lasting = lambda rank, step, kind, batch: 0.0
     data_ns: Callable[[int, int], float] = lambda rank, step: 0.2 * MS
     between_ns: Callable[[int, int], float] = lambda rank, step: 0.0
@@ -60,9 +62,9 @@ def play(job: Job, seed: int = 0) -> Run:
     ranks = job.replicas * job.stages
     now_ns = [START_NS] * ranks
     rows: list[list[Row]] = [[] for _ in range(ranks)]
-    begins, ends, data = (np.zeros((ranks, STEPS)) for _ in range(3))
-    arrival, left = (np.zeros((ranks, STEPS)) for _ in range(2))
-    for step in range(STEPS):
+    begins, ends, data = (np.zeros((ranks, job.steps)) for _ in range(3))
+    arrival, left = (np.zeros((ranks, job.steps)) for _ in range(2))
+    for step in range(job.steps):
         for rank in range(ranks):
             if between_ns := job.between_ns(rank, step):
                 now_ns[rank] += between_ns * draws.lognormal(0, job.noise_ratio)
@@ -79,7 +81,7 @@ def play(job: Job, seed: int = 0) -> Run:
         left[:, step] = now_ns
         now_ns = [each + 0.3 * MS * draws.lognormal(0, job.noise_ratio) for each in now_ns]
         ends[:, step] = now_ns
-    run = make_run(num_ranks=ranks, num_steps=STEPS, num_warmup=WARMUP, columns={
+    run = make_run(num_ranks=ranks, num_steps=job.steps, num_warmup=WARMUP, columns={
         "begin_host_ns": begins, "step_host_ns": ends - begins, "data_host_ns": data, "data_wait_host_ns": 0,
         "optimizer_host_ns": ends - left, "optimizer_wait_host_ns": 0, "grad_norm_host_ns": 0,
         "grad_norm_wait_host_ns": 0, "forward_host_ns": 0, "forward_wait_host_ns": 0, "backward_host_ns": 0,
@@ -87,7 +89,7 @@ def play(job: Job, seed: int = 0) -> Run:
     }, infos={rank: {"point_to_point": True} for rank in range(ranks)})  # fmt: skip
     met = Collectives(
         group="norm", ranks=np.arange(ranks), size=ranks, kinds=(CollectiveKind.ALL_REDUCE,),
-        phases=(Phase.GRAD_NORM,), sizes_bytes=(8,), steps=np.arange(STEPS), arrival_ns=arrival[:, :, None],
+        phases=(Phase.GRAD_NORM,), sizes_bytes=(8,), steps=np.arange(job.steps), arrival_ns=arrival[:, :, None],
         end_ns=left[:, :, None], exposed_ns=(left - arrival)[:, :, None],
     )  # fmt: skip
     return structs.replace(run, operations=tuple(map(make_operations, rows)), collectives=(met,) if job.meets else ())
@@ -144,6 +146,28 @@ def make_operations(rows: list[Row]) -> RankOperations:
         tag=np.zeros_like(step), size_bytes=np.full(len(step), 64), start_ns=table[4], duration_ns=table[5],
         waited_ns=table[6], on_device=np.zeros(len(step), dtype=bool),
     )  # fmt: skip
+
+
+def thin(run: Run, kept: BoolArray) -> Run:
+    """The same if only some steps had been recorded, ``[num_steps]``."""
+    rows, number = run.rows.copy(), np.arange(len(kept))
+    rows[:, ~kept, COLUMN["shadow"]] = 1
+    for name in (f"{phase}{wait}_host_ns" for phase in Phase for wait in ("", "_wait")):
+        if name in COLUMN:
+            rows[:, ~kept, COLUMN[name]] = np.nan
+    operations = []
+    for own in run.operations:
+        assert own is not None
+        there = np.isin(own.step, number[kept])
+        operations.append(
+            RankOperations(**{name: getattr(own, name)[there] for name in RankOperations.__struct_fields__})
+        )
+    tables = [
+        structs.replace(table, steps=table.steps[kept], arrival_ns=table.arrival_ns[:, kept],
+                        end_ns=table.end_ns[:, kept], exposed_ns=table.exposed_ns[:, kept])
+        for table in run.collectives
+    ]  # fmt: skip
+    return structs.replace(run, rows=rows, operations=tuple(operations), collectives=tuple(tables))
 
 
 def report(seed: int = 0, **changes: object) -> Report:
@@ -294,6 +318,22 @@ def test_a_rank_that_gets_its_data_late_since_some_step_is_named(replicas: int) 
     assert list_causes(found) == [(PipelineCauseKind.HELD_UP, replicas - 1, 4 // replicas - 1)]
     assert (found.verdict.rank, found.verdict.phase) == (3, "data")
     assert describe_verdict(found).removeprefix("critical: ").startswith("since step 25, rank 3 (")
+
+
+def test_where_few_steps_are_recorded_the_others_say_since_when_and_how_much_of_the_job_it_is() -> None:
+    job = Job(
+        replicas=2, stages=2, steps=121,
+        longer=lambda rank, step, kind, batch: MS * (rank == 1 and kind == BACKWARD and step >= 70),
+    )  # fmt: skip
+    number = np.arange(121)
+    run = thin(play(job), (number < 24) | ((number >= 64) & (number < 68)) | ((number >= 96) & (number < 106)))
+    found = analyze(run)
+    assert list_causes(found) == [(PipelineCauseKind.SLOW_WORKER, 0, 1)]
+    assert describe_verdict(found).startswith("since step 70, rank 1 (replica 0, stage 1) is slow: its backward takes ")
+    saved_ratio = measure_saved(job, structs.replace(job, longer=Job().longer))
+    require_cost(found, saved_ratio, rel=0.15)  # 10 of 38 recorded steps are not 51 of 121
+    (cause,) = found.causes.causes if found.causes is not None else ()
+    assert (cause.first_step, cause.last_step, cause.unseen_before) == (70, 120, 0)
 
 
 def test_a_stage_that_takes_longer_until_some_step_is_named_with_it() -> None:
