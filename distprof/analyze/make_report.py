@@ -112,7 +112,14 @@ def analyze(run: Run) -> Report:
         causes = causes and structs.replace(causes, causes=tuple(map(_rename, causes.causes)))
         between = between and _rename_part(between)
     sample = None if replayed is None else take_sample(replayed)
+    what_ifs = (
+        *list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s),
+        *list_pipeline_what_ifs(judged, step_ns=step_ns, tokens_per_s=tokens_per_s),
+    )
+    forecasts = report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s)
     meta, device_clocks = run.meta, tuple(report_device_clocks(run))
+    coverage = report_coverage(measured_steps, timings, headline, enough, notes=note_device_clocks(device_clocks))
+    del cycles, enough, replayed, sample, cause_costs  # half as large as the facts of a large job, and used no more
     return Report(
         schema=SCHEMA,
         distprof_version=__version__,
@@ -142,11 +149,8 @@ def analyze(run: Run) -> Report:
         gpus=report_gpus(measured_steps),
         waits=tuple(report_waits(measured_steps)),
         bandwidths=tuple(report_bandwidths(measured_steps)),
-        what_if=(
-            *list_what_ifs(measured_steps, sample, cause_costs, step_ns=step_ns, tokens_per_s=tokens_per_s),
-            *list_pipeline_what_ifs(judged, step_ns=step_ns, tokens_per_s=tokens_per_s),
-        ),
-        forecasts=report_forecasts(measured_steps, sample, step_ns=step_ns, tokens_per_s=tokens_per_s),
+        what_if=what_ifs,
+        forecasts=forecasts,
         stalls=stalls,
         clocks=tuple(report_clocks(run)),
         device_clocks=device_clocks,
@@ -157,7 +161,7 @@ def analyze(run: Run) -> Report:
         step_times_ns=_list_step_times(run, headline),
         timelines=report_timelines(measured_steps, headline, mesh, _list_named(verdict, causes)),
         longest_steps=list_longest_steps(measured_steps, headline),
-        coverage=report_coverage(measured_steps, timings, headline, enough, notes=note_device_clocks(device_clocks)),
+        coverage=coverage,
         config=meta.config,
     )
 

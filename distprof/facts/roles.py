@@ -20,8 +20,8 @@ Work = tuple[bool, bool]
 
 def read_work(rows: FloatArray) -> Work | None:
     """What a rank does in its steps, ``[num_steps, ROW_WIDTH]``. None: its phases were not recorded."""
-    whole = rows[(rows[:, COLUMN["failed"]] == 0) & (rows[:, COLUMN["shadow"]] != 1)]
-    times_ns = whole[:, [COLUMN["backward_host_ns"], COLUMN["optimizer_host_ns"]]]
+    whole = (rows[:, COLUMN["failed"]] == 0) & (rows[:, COLUMN["shadow"]] != 1)
+    times_ns = np.stack([rows[whole, COLUMN[name]] for name in ("backward_host_ns", "optimizer_host_ns")], axis=1)
     if not np.isfinite(times_ns).any(axis=0).all():
         return None
     backward, optimizer = (np.nan_to_num(times_ns) > 0).any(axis=0).tolist()

@@ -21,18 +21,17 @@ def list_longest_steps(measured_steps: MeasuredSteps, timing: Timing | None) -> 
     numbers = np.nanmax(measured_steps.run.column("step")[:, timing.used], axis=0, initial=-1)
     median_ns = float(np.median(timing.elapsed_ns))
     order = np.argsort(-timing.elapsed_ns, kind="stable")[:MAX_STEPS]
-    own_ns = timing.phase_ns[timing.measured][:, :, _OWN]
-    ranks = np.array(measured_steps.numbers)[timing.measured]
-    usual_ns = np.median(own_ns, axis=1)
+    rows = np.flatnonzero(timing.measured)
+    usual_ns = np.stack([np.median(timing.phase_ns[rows, :, code], axis=1) for code in _OWN], axis=1)
     found = []
     for at in order[timing.elapsed_ns[order] > median_ns].tolist():
-        more_ns = own_ns[:, at] - usual_ns
+        more_ns = timing.phase_ns[rows, at][:, _OWN] - usual_ns
         longer_ns = float(timing.elapsed_ns[at]) - median_ns
         known = bool(np.isfinite(more_ns).any()) and float(np.nanmax(more_ns)) >= EXPLAINED_RATIO * longer_ns
         rank, phase = np.unravel_index(np.nanargmax(more_ns), more_ns.shape) if known else (0, 0)
         found.append(LongStep(
             step=int(numbers[at]), step_ns=float(timing.elapsed_ns[at]), usual_ns=median_ns,
-            rank=int(ranks[rank]) if known else None, phase=str(PHASES[_OWN[phase]]) if known else None,
+            rank=measured_steps.numbers[int(rows[rank])] if known else None, phase=str(PHASES[_OWN[phase]]) if known else None,
             more_ns=float(more_ns[rank, phase]) if known else None,
         ))  # fmt: skip
     return tuple(found)
