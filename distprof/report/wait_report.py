@@ -32,6 +32,10 @@ class Estimate(Struct, frozen=True, kw_only=True):
     high: float
     """Upper end of the 95 % interval."""
 
+    def scale(self, factor: float) -> Estimate:
+        """The same in another unit, or as a part of something else."""
+        return Estimate(value=factor * self.value, low=factor * self.low, high=factor * self.high)
+
 
 class Evidence(Struct, frozen=True, kw_only=True):
     """One piece of evidence, independent of the others: medians over the steps that the rank held up."""

@@ -23,7 +23,7 @@ from distprof.analyze.stats.statistics import median_of_others
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, Part, Phase, Stretch
 from distprof.report.scheduling_report import OffCpu
-from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Evidence, Pattern, VerdictKind
+from distprof.report.wait_report import Cause, CauseReport, Causes, Evidence, Pattern, VerdictKind
 
 CRITICAL_RATIO = 0.1
 """Share of the step."""
@@ -85,8 +85,8 @@ def _report(
     return CauseReport(
         kind=kind, rank=None, phase=None, hosts=(), cause=Cause.NETWORK if kind is VerdictKind.COMMUNICATION else None,
         pattern=None, first_step=first, last_step=last, whole=True, events=None, period=None, late_ns=None,
-        saved_if_only_this_ns=scale_estimate(cost.lost_ns, scale), saved_if_only_this_ratio=cost.lost_ratio,
-        saved_after_others_ns=scale_estimate(cost.alone_ns, scale), saved_after_others_ratio=cost.alone_ratio,
+        saved_if_only_this_ns=cost.lost_ns.scale(scale), saved_if_only_this_ratio=cost.lost_ratio,
+        saved_after_others_ns=cost.alone_ns.scale(scale), saved_after_others_ratio=cost.alone_ratio,
         joint_ns=scale * joint_ns, critical=False,
     )  # fmt: skip
 
@@ -123,11 +123,6 @@ def _report_named(
 def measure_late(cycles: SyncCycles, item: CandidateCause) -> float | None:
     """How late its ranks are in a step; what comes now and then is lost in one step of a cycle."""
     return item.late_ns if item.late_ns is None or not item.is_irregular else item.late_ns * cycles.span
-
-
-def scale_estimate(cost: Estimate, scale: float) -> Estimate:
-    """The same in another unit, or of another step."""
-    return Estimate(value=scale * cost.value, low=scale * cost.low, high=scale * cost.high)
 
 
 def _step_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Sequence[int]) -> tuple[int, int]:

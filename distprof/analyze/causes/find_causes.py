@@ -20,6 +20,7 @@ from distprof.analyze.causes.periodic import detect_periodic_ranks
 from distprof.analyze.causes.slow_hosts import detect_slow_hosts
 from distprof.analyze.causes.slow_loader import detect_slow_loader
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
+from distprof.analyze.causes.time_share import weigh_by_time
 from distprof.analyze.causes.unequal_data import detect_unequal_data
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, SyncCycles
 from distprof.analyze.links.slow_link import detect_slow_links
@@ -56,7 +57,8 @@ def find_causes(measured_steps: MeasuredSteps, cycles: SyncCycles | None) -> Cau
     if cycles is None or len(cycles.steps) < MIN_CYCLES or len(cycles.positions) < 2:
         return None
     found = _join(list_candidates(measured_steps, cycles))
-    return cost_causes(cycles, [item for item in found if not is_shared(measured_steps, cycles, item)])
+    costs = cost_causes(cycles, [item for item in found if not is_shared(measured_steps, cycles, item)])
+    return weigh_by_time(measured_steps, cycles, costs)
 
 
 def list_candidates(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO, scale_estimate
+from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate, estimate_cost
 from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
@@ -113,8 +113,8 @@ def _report(
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
         last_step=int(steps[-1]) if cause.last_step is None else cause.last_step, unseen_before=cause.unseen_before,
         whole=candidate.part is None, events=None, period=None, late_ns=cause.late_ns,
-        saved_if_only_this_ns=scale_estimate(cause.lost_ns, scale), saved_if_only_this_ratio=cause.lost_ratio,
-        saved_after_others_ns=scale_estimate(after_ns, scale), saved_after_others_ratio=after_ratio,
+        saved_if_only_this_ns=cause.lost_ns.scale(scale), saved_if_only_this_ratio=cause.lost_ratio,
+        saved_after_others_ns=after_ns.scale(scale), saved_after_others_ratio=after_ratio,
         stretch_saved_if_only_this_ratio=cause.stretch_lost_ratio, stretch_saved_after_others_ratio=after_then,
         joint_ns=scale * (cause.lost_ns.value + after_ns.value) / 2, pipeline_cause=position,
         critical=_is_critical(cause.kind, after_then or after_ratio),

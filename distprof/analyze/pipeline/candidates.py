@@ -92,12 +92,8 @@ def estimate_cost(
         sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
         return (*estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets), None)
     _, then = estimate(saved_ns[candidate.acting], float(step_ns[candidate.acting].mean()))
-    ratio = _scale(then, candidate.part.share_ratio)
-    return _scale(ratio, whole_ns), ratio, then
-
-
-def _scale(cost: Estimate, factor: float) -> Estimate:
-    return Estimate(value=factor * cost.value, low=factor * cost.low, high=factor * cost.high)
+    ratio = then.scale(candidate.part.share_ratio)
+    return ratio.scale(whole_ns), ratio, then
 
 
 def share_alpha(recorded: Recorded, kind: PipelineCauseKind, tests: int = 1) -> float:

@@ -43,6 +43,10 @@ below it: beyond, the steps were too few or too unlike each other to say how muc
 QUARTILES = (0.25, 0.75)
 
 
+LEFT_RATIO = 0.1
+"""Of what nobody's long steps cost, so much must be left of them once all that is somebody's has gone."""
+
+
 class Cost(Struct, frozen=True, kw_only=True):
     """What a cause costs per step, ns and as a share of the step."""
 
@@ -121,10 +125,14 @@ def _drop_small(
 
 
 def is_listed(item: CandidateCause, cost: Cost, num_cycles: int) -> bool:
-    """Whether it is beyond doubt and worth mentioning, first or last. It must be more where its interval reaches 0, and
-    where most of what it takes is hidden, as by transfers, because the replay does not know the rest so well."""
+    """Whether it is beyond doubt and worth mentioning, first or last; what is nobody's, last: long steps that somebody
+    explains are no cause of their own. It must be more where its interval reaches 0, and where most of what it takes is
+    hidden, as by transfers, because the replay does not know the rest so well."""
     taken_ns = item.taken_ns / num_cycles
-    for cost_ns, ratio in ((cost.lost_ns, cost.lost_ratio), (cost.alone_ns, cost.alone_ratio)):
+    first = [(cost.lost_ns, cost.lost_ratio)] if item.has_name else []
+    if not first and cost.alone_ns.value < LEFT_RATIO * cost.lost_ns.value:
+        return False
+    for cost_ns, ratio in (*first, (cost.alone_ns, cost.alone_ratio)):
         is_seen = 0 < SEEN_RATIO * taken_ns <= cost_ns.value and ratio.low > 0
         least = MIN_COST_RATIO if is_seen else MIN_TAKEN_RATIO
         if ratio.value >= least and (ratio.low > 0 or (cost.is_sure and _is_known(ratio))):

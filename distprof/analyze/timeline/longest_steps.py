@@ -31,7 +31,8 @@ def list_longest_steps(measured_steps: MeasuredSteps, timing: Timing | None) -> 
         rank, phase = np.unravel_index(np.nanargmax(more_ns), more_ns.shape) if known else (0, 0)
         found.append(LongStep(
             step=int(numbers[at]), step_ns=float(timing.elapsed_ns[at]), usual_ns=median_ns,
-            rank=measured_steps.numbers[int(rows[rank])] if known else None, phase=str(PHASES[_OWN[phase]]) if known else None,
+            rank=measured_steps.numbers[int(rows[rank])] if known else None,
+            phase=str(PHASES[_OWN[phase]]) if known else None,
             more_ns=float(more_ns[rank, phase]) if known else None,
         ))  # fmt: skip
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
@@ -51,6 +52,28 @@ def test_what_began_where_nothing_was_recorded_is_told_from_which_step_to_which(
     assert "late in every step since a step from 92 to 108: its compute" in describe_verdict(report)
 
 
+def test_what_it_costs_the_whole_job_is_by_the_time_of_all_steps_where_few_are_recorded() -> None:
+    job = SimulatedJob(
+        strategy="ddp", num_ranks=NUM_RANKS, num_steps=400, delays=(structs.replace(LATE, first_step=120),)
+    )
+    made = simulate(job, seed=5)
+    every, at = analyze(made.run), np.arange(400)
+    made.run.rows[:, (at >= 100) & (at % 32 >= 8), COLUMN["shadow"]] = 1
+    report, lost_ns = analyze(made.run), made.truth.step_ns - made.truth.without_delays_ns
+    true_ratio = float(lost_ns.sum() / made.truth.step_ns.sum())
+    assert report.verdict.rank == 2 and report.verdict.lost_ratio is not None and report.causes is not None
+    assert report.verdict.lost_ratio.value == pytest.approx(true_ratio, rel=0.06)  # 72 of 172 recorded steps
+    assert every.causes is not None
+    late, known = (
+        next(cause for cause in causes if cause.rank == 2) for causes in (report.causes.causes, every.causes.causes)
+    )
+    assert late.joint_ns / report.causes.step_ns == pytest.approx(known.joint_ns / every.causes.step_ns, rel=0.1)
+    assert late.stretch_saved_if_only_this_ratio is not None
+    acts = slice(120, None)
+    then = float(lost_ns[acts].sum() / made.truth.step_ns[acts].sum())
+    assert late.stretch_saved_if_only_this_ratio.value == pytest.approx(then, rel=0.06)
+
+
 def test_the_sentence_and_the_tables_say_both_shares() -> None:
     report, _, _ = judge(LATE)
     text = describe_verdict(report)
@@ -62,6 +85,15 @@ def test_the_sentence_and_the_tables_say_both_shares() -> None:
     summary = make_summary(report)
     assert summary["summary/verdict_stretch_lost_ratio"] == report.verdict.stretch_lost_ratio.value
     assert summary["summary/verdict_lost_ratio"] == report.verdict.lost_ratio.value
+
+
+@pytest.mark.parametrize("since", [62, 70, 80, 100])
+def test_steps_that_a_rank_makes_longer_are_no_stalls_of_nobody_beside_it(since: int) -> None:
+    report, step_ns, lost_ns = judge(structs.replace(LATE, first_step=since), strategy="ddp")
+    assert report.causes is not None
+    assert [cause.kind.value for cause in report.causes.causes] == ["slow_rank", "jitter", "communication"]
+    late = report.causes.causes[0]
+    assert late.joint_ns / report.causes.step_ns == pytest.approx(float(lost_ns.sum() / step_ns.sum()), rel=0.06)
 
 
 @pytest.mark.parametrize(
