@@ -17,21 +17,36 @@ from distprof.report.wait_report import Estimate
 
 
 def weigh_by_time(measured_steps: MeasuredSteps, cycles: SyncCycles, costs: CauseCosts) -> CauseCosts:
-    """Costs as shares of all steps, in which those without instruments are, too."""
+    """Costs per step of all steps, in which those without instruments are, too: those of stretches are more or less,
+    and the mean step is longer or shorter by as much. All else takes as long as in recorded steps."""
     timing = read_timing(measured_steps, cycles.clock)
     if timing is None or np.array_equal(timing.timed, timing.used):
         return costs
-    named, joint_ns, more_ratio = [], [*costs.joint_ns], 0.0
-    for at, (item, cost) in enumerate(costs.named):
-        if item.is_stretch:
-            share_ratio = _measure_share(timing, cycles, item)
-            factor = share_ratio / cost.time_ratio
-            more_ratio += (factor - 1) * joint_ns[at] / costs.step_ns
-            cost, joint_ns[at] = _scale_cost(cost, factor, costs.step_ns), factor * joint_ns[at]
-        named.append((item, cost))
-    value, low, high = (each + more_ratio for each in structs.astuple(costs.together_ratio))
-    together = Estimate(value=value, low=low, high=high)
-    return structs.replace(costs, named=tuple(named), joint_ns=tuple(joint_ns), together_ratio=together)
+    factors = np.array([
+        _measure_share(timing, cycles, item) / cost.time_ratio if item.is_stretch else np.nan
+        for item, cost in costs.named
+    ])  # fmt: skip
+    stretches, part_ns = np.isfinite(factors), np.array(costs.joint_ns[: len(factors)])
+    taken_ratio = float((factors * part_ns)[stretches].sum()) / costs.step_ns
+    if not stretches.any() or taken_ratio >= 1:
+        return costs
+    step_ns = (costs.step_ns - float(part_ns[stretches].sum())) / (1 - taken_ratio)
+    longer = step_ns / costs.step_ns
+    changes = np.where(stretches, factors * longer, 1.0)
+    joint_ns = changes * part_ns
+    more_ratio = float((joint_ns - part_ns).sum()) / step_ns
+    value, low, high = (each / longer + more_ratio for each in structs.astuple(costs.together_ratio))
+    shares = np.where(stretches, factors, 1.0) * [cost.time_ratio for _, cost in costs.named]
+    named = tuple(
+        (item, structs.replace(_rate(cost, change, step_ns), time_ratio=share))
+        for (item, cost), change, share in zip(costs.named, changes.tolist(), shares.tolist(), strict=True)
+    )
+    return structs.replace(
+        costs, named=named, jitter=_rate(costs.jitter, 1.0, step_ns),
+        communication=_rate(costs.communication, 1.0, step_ns), step_ns=step_ns,
+        joint_ns=(*joint_ns.tolist(), *costs.joint_ns[len(named) :]),
+        together_ratio=Estimate(value=value, low=low, high=high),
+    )  # fmt: skip
 
 
 def _measure_share(timing: Timing, cycles: SyncCycles, item: CandidateCause) -> float:
@@ -42,13 +57,13 @@ def _measure_share(timing: Timing, cycles: SyncCycles, item: CandidateCause) -> 
     return float(timing.timed_ns[(at > first) & (at <= last)].sum() / timing.timed_ns.sum())
 
 
-def _scale_cost(cost: Cost, factor: float, whole_ns: float) -> Cost:
-    def scale(found: Estimate, most: float) -> Estimate:
-        scaled = found.scale(factor)
-        return structs.replace(scaled, high=max(min(scaled.high, most), scaled.value))
-
+def _rate(cost: Cost, factor: float, step_ns: float) -> Cost:
+    """So many times a cost, in steps of this length, which no interval exceeds."""
+    lost_ns, alone_ns = (
+        structs.replace(scaled, high=max(min(scaled.high, step_ns), scaled.value))
+        for scaled in (cost.lost_ns.scale(factor), cost.alone_ns.scale(factor))
+    )
     return structs.replace(
-        cost, time_ratio=factor * cost.time_ratio,
-        lost_ns=scale(cost.lost_ns, whole_ns), lost_ratio=scale(cost.lost_ratio, 1.0),
-        alone_ns=scale(cost.alone_ns, whole_ns), alone_ratio=scale(cost.alone_ratio, 1.0),
+        cost, lost_ns=lost_ns, alone_ns=alone_ns, lost_ratio=lost_ns.scale(1 / step_ns),
+        alone_ratio=alone_ns.scale(1 / step_ns),
     )  # fmt: skip

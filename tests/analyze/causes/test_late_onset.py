@@ -68,6 +68,10 @@ def test_what_it_costs_the_whole_job_is_by_the_time_of_all_steps_where_few_are_r
         next(cause for cause in causes if cause.rank == 2) for causes in (report.causes.causes, every.causes.causes)
     )
     assert late.joint_ns / report.causes.step_ns == pytest.approx(known.joint_ns / every.causes.step_ns, rel=0.1)
+    parts_ns = sum(cause.joint_ns for cause in report.causes.causes) + report.causes.remainder_ns
+    assert report.causes.ideal_ns + parts_ns == pytest.approx(report.causes.step_ns)
+    assert report.causes.ideal_ns == pytest.approx(every.causes.ideal_ns, rel=0.01)
+    assert report.causes.remainder_ns == pytest.approx(every.causes.remainder_ns, abs=0.5 * MS)
     assert late.stretch_saved_if_only_this_ratio is not None
     acts = slice(120, None)
     then = float(lost_ns[acts].sum() / made.truth.step_ns[acts].sum())
