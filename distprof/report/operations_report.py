@@ -69,8 +69,6 @@ class PipelineCause(Struct, frozen=True, kw_only=True):
     """Number of the first step in which it acts, if that is not the whole job. None: it is, or a table."""
     last_step: int | None = None
     """The same of the last one."""
-    unseen_before: int = 0
-    """Steps just before the first one that were not recorded: it may have begun in any of them."""
     stretch_lost_ratio: Estimate | None = None
     """``lost_ratio`` in these steps, of which it is a share. None: it acts in the whole job."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate, estimate_cost
-from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed
+from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed, describe_slow_part
 from distprof.analyze.replay.replay import UNLIKE
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock
@@ -36,7 +36,7 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         reason = f"{_BY_DESIGN}: {UNLIKE}"
         return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
-        reason = "; ".join(text for text in (_NOBODY, describe_disturbed(judged)) if text)
+        reason = "; ".join(filter(None, (_NOBODY, describe_disturbed(judged), describe_slow_part(judged))))
         return make_no_verdict(reason, steps_used=steps_used)
     candidate, cause = judged.causes[0]
     rank = _name_rank(cause)
@@ -76,12 +76,16 @@ def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Cau
         scale = step_ns / whole_ns
     candidates = [candidate for candidate, _ in judged.causes]
     all_gone_ns = recorded.replay.compute_steps(_remove(judged, candidates))
-    found = []
+    found, every_ns = [], whole_ns
     for position, (candidate, cause) in enumerate(judged.causes):
         rest = [other for other in candidates if other is not candidate]
         last_ns = recorded.replay.compute_steps(_remove(judged, rest)) - all_gone_ns if rest else None
         found.append(_report(judged, position, candidate, cause, last_ns, scale))
-    ideal_ns = scale * float(all_gone_ns.mean())
+        if candidate.part is not None:  # of the recorded steps it has another share than of all
+            first_ns = recorded.list_costs(candidate.work_ns)
+            own_ns = float((first_ns + (first_ns if last_ns is None else last_ns)).mean()) / 2
+            every_ns += found[-1].joint_ns / scale - own_ns
+    ideal_ns = scale * whole_ns / every_ns * float(all_gone_ns.mean())
     return Causes(
         causes=tuple(found), step_ns=scale * whole_ns, ideal_ns=ideal_ns,
         remainder_ns=scale * whole_ns - ideal_ns - sum(cause.joint_ns for cause in found),
@@ -111,7 +115,7 @@ def _report(
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
         pattern=Pattern.PERSISTENT, first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
-        last_step=int(steps[-1]) if cause.last_step is None else cause.last_step, unseen_before=cause.unseen_before,
+        last_step=int(steps[-1]) if cause.last_step is None else cause.last_step,
         whole=candidate.part is None, events=None, period=None, late_ns=cause.late_ns,
         saved_if_only_this_ns=cause.lost_ns.scale(scale), saved_if_only_this_ratio=cause.lost_ratio,
         saved_after_others_ns=after_ns.scale(scale), saved_after_others_ratio=after_ratio,

@@ -41,12 +41,12 @@ class JobPart(Struct, frozen=True, kw_only=True):
     """Positions of the first of them among those that are judged, and of the one after the last."""
     end: int
     first_step: int
-    """Numbers of the first and the last one. Where steps without instruments show it, these lie among those."""
+    """Numbers of the first and the last one, of all steps, which need not be judged."""
     last_step: int
-    unseen_before: int
-    """Steps just before the first one of which nothing is known."""
     share_ratio: float
     """Of the time of all steps, without and with instruments."""
+    more_ratio: float
+    """By how much longer its median step is than that of the others."""
 
 
 class PipelineCandidate(Struct, frozen=True, kw_only=True):

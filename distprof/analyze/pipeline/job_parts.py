@@ -19,13 +19,15 @@ from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import Recorded
 from distprof.analyze.stats.measured_steps import MeasuredSteps, read_timing
 from distprof.analyze.stats.statistics import FEW, mad_sigma
-from distprof.facts.arrays import FloatArray
+from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import Clock, Part
 
 LEAST_MORE_RATIO = 0.02
 """Steps of the part must be longer than the others by so much."""
 EDGE_RATIO = 0.1
 """Where the part begins or ends is known to this share of it."""
+BESIDE, MOST_RECORDING_RATIO = 4, 1.1
+"""So many steps on each side of where recording begins or ends say what it takes, which is no more than this."""
 FAR_SPREADS = 3.0
 """Robust standard deviations from the median beyond which a step counts as no further away."""
 Judge = Callable[[Recorded, ThreadGraph, Mapping[Part, FloatArray]], Sequence[PipelineCandidate]]
@@ -34,33 +36,36 @@ Judge = Callable[[Recorded, ThreadGraph, Mapping[Part, FloatArray]], Sequence[Pi
 
 
 def locate_slow_part(measured_steps: MeasuredSteps, recorded: Recorded) -> JobPart | None:
-    """The part of the job in which steps take longest. None: all take as long, or too few of it are judged.
-
-    Recorded steps take longer than others: the part is that of the kind that there are more of.
-    """
+    """The part of the job in which steps take longest, of which few may be judged. None: all take as long."""
     timing = read_timing(measured_steps, Clock.HOST)
     if timing is None:
         return None
-    every = np.nanmax(measured_steps.run.column("step")[:, timing.timed], axis=0)
-    numbers, step_ns, judged = recorded.graph.steps, recorded.graph.base_ns, recorded.graph.steps
-    alone = ~measured_steps.counted[timing.timed]
-    if alone.sum() > len(judged):
-        numbers, step_ns = every[alone], timing.timed_ns[alone]
-    found = find_slow_part(step_ns)
+    numbers = np.nanmax(measured_steps.run.column("step")[:, timing.timed], axis=0)
+    found = find_slow_part(_without_recording(timing.timed_ns, measured_steps.counted[timing.timed]))
     if found is None:
         return None
     first, end = found
-    first_step = every[0] if first == 0 else numbers[first]
-    last_step = every[-1] if end == len(numbers) else numbers[end - 1]
-    at = np.searchsorted(judged, [first_step, last_step + 1])
-    if not FEW <= at[1] - at[0] < len(judged):
+    at = np.searchsorted(recorded.graph.steps, [numbers[first], numbers[end - 1] + 1])
+    if at[1] - at[0] == len(recorded.graph.steps):
         return None
-    inside = (every >= first_step) & (every <= last_step)
+    others_ns = np.delete(timing.timed_ns, slice(first, end))
     return JobPart(
-        first=int(at[0]), end=int(at[1]), first_step=int(first_step), last_step=int(last_step),
-        unseen_before=int(numbers[first] - numbers[first - 1]) - 1 if first else 0,
-        share_ratio=float(timing.timed_ns[inside].sum() / timing.timed_ns.sum()),
+        first=int(at[0]), end=int(at[1]), first_step=int(numbers[first]), last_step=int(numbers[end - 1]),
+        share_ratio=float(timing.timed_ns[first:end].sum() / timing.timed_ns.sum()),
+        more_ratio=float(np.median(timing.timed_ns[first:end]) / np.median(others_ns)) - 1,
     )  # fmt: skip
+
+
+def _without_recording(step_ns: FloatArray, is_recorded: BoolArray) -> FloatArray:
+    """Times of steps, in which recorded ones are as much shorter as they are longer than those beside their bursts."""
+    borders = np.flatnonzero(np.diff(is_recorded.astype(np.int8))) + 1
+    ratios = []
+    for at in borders.tolist():
+        before_ns = float(np.median(step_ns[max(at - BESIDE, 0) : at]))
+        after_ns = float(np.median(step_ns[at : at + BESIDE]))
+        ratios.append(before_ns / after_ns if is_recorded[at - 1] else after_ns / before_ns)
+    ratio = float(np.clip(np.median(ratios), 1.0, MOST_RECORDING_RATIO)) if ratios else 1.0
+    return np.where(is_recorded, step_ns / ratio, step_ns)
 
 
 def find_slow_part(step_ns: FloatArray) -> tuple[int, int] | None:
@@ -76,12 +81,25 @@ def find_slow_part(step_ns: FloatArray) -> tuple[int, int] | None:
     first, end = int(through_ns.argmin()), int(through_ns.argmax())
     if end < first:  # on both sides of what lies between them
         first, end = (0, end) if end > len(step_ns) - first else (first, len(step_ns))
-    inside = np.zeros(len(step_ns), dtype=bool)
-    inside[first:end] = True
-    if inside.all() or not inside.any():
+    if first == end:
         return None
-    longer = np.median(step_ns[inside]) > (1 + LEAST_MORE_RATIO) * np.median(step_ns[~inside])
-    return (first, end) if longer else None
+    first, end = _reach_edges(step_ns, first, end)
+    others_ns = np.concatenate([step_ns[:first], step_ns[end:]])
+    if not len(others_ns) or np.median(step_ns[first:end]) <= (1 + LEAST_MORE_RATIO) * np.median(others_ns):
+        return None
+    return first, end
+
+
+def _reach_edges(step_ns: FloatArray, first: int, end: int) -> tuple[int, int]:
+    """A part between two others, with the shorter of them if that is more like it than like the longer."""
+    before_ns, after_ns = step_ns[:first], step_ns[end:]
+    if not (len(before_ns) and len(after_ns)):
+        return first, end
+    shorter_ns, longer_ns = sorted((before_ns, after_ns), key=len)
+    border_ns = (float(np.median(step_ns[first:end])) + float(np.median(longer_ns))) / 2
+    if float(np.median(shorter_ns)) <= border_ns:
+        return first, end
+    return (0, end) if len(before_ns) < len(after_ns) else (first, len(step_ns))
 
 
 def judge_part(

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from distprof.analyze.cycles.pipeline_operations import PipelineOperations
-from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate
+from distprof.analyze.pipeline.candidates import PHASES_OF, JobPart, PipelineCandidate
 from distprof.analyze.pipeline.chained_replay import ChainedReplay
 from distprof.analyze.pipeline.equals import detect_slow_replicas, detect_slow_workers, detect_uneven_stages
 from distprof.analyze.pipeline.held_up import detect_held_up
@@ -39,6 +39,8 @@ FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
 )  # fmt: skip
 NEXT_RATIO = 0.02
 """Share of a worker's operations whose longest must be like its shortest."""
+NOTABLE_RATIO = 0.05
+"""Of steps that nobody can judge: from how much longer on they are mentioned."""
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
 
@@ -50,6 +52,8 @@ class JudgedPipeline(Struct, frozen=True, kw_only=True):
     error: ReplayError
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
     """By cost. Empty where the replay is too unlike the recorded steps."""
+    slow_part: JobPart | None
+    """Where steps take longest. None: they take as long all along."""
 
 
 def describe_disturbed(judged: JudgedPipeline) -> str:
@@ -60,6 +64,14 @@ def describe_disturbed(judged: JudgedPipeline) -> str:
         if ranks:
             found.append(f"{PHASES_OF[kind]} of {name_ranks(ranks, most=4)}")
     return f"not compared, since something disturbs nearly every one: {', '.join(found)}" if found else ""
+
+
+def describe_slow_part(judged: JudgedPipeline) -> str:
+    """Where steps take longest, if too few of these were recorded to judge them; empty: they were, or none do."""
+    part = judged.slow_part
+    if part is None or part.end - part.first >= FEW or part.more_ratio < NOTABLE_RATIO:
+        return ""
+    return f"steps {part.first_step} to {part.last_step} take longer than the others, and too few of them were recorded"
 
 
 def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations) -> JudgedPipeline | str:
@@ -85,11 +97,20 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     if not error.is_unlike:
         parts_ns = _measure_parts(measured_steps, frame, recorded, thread)
         candidates = _detect(recorded, thread, parts_ns)
-        always = {(candidate.replica, candidate.stage) for candidate in candidates}
-        then = [] if part is None else judge_part(recorded, thread, parts_ns, part, _detect_in_part)
-        candidates += [candidate for candidate in then if (candidate.replica, candidate.stage) not in always]
-        causes = cost_candidates(recorded, candidates, float(graph.base_ns.mean()))
-    return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes)
+        if part is not None and part.end - part.first >= FEW:
+            candidates += judge_part(recorded, thread, parts_ns, part, _detect_in_part)
+        causes = _keep_larger(cost_candidates(recorded, candidates, float(graph.base_ns.mean())))
+    return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes, slow_part=part)
+
+
+def _keep_larger(
+    causes: Sequence[tuple[PipelineCandidate, PipelineCause]],
+) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
+    """Of what a worker or stage is slow at all along, and in a part of the job, that which costs more; by cost."""
+    largest: dict[tuple[int | None, int | None], bool] = {}
+    for candidate, _ in causes:
+        largest.setdefault((candidate.replica, candidate.stage), candidate.part is None)
+    return tuple(pair for pair in causes if largest[pair[0].replica, pair[0].stage] == (pair[0].part is None))
 
 
 def _detect(recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Part, FloatArray]) -> list[PipelineCandidate]:

@@ -156,7 +156,7 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate) -> PipelineCause:
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
         late_ns=late_ns, first_step=None if part is None else part.first_step,
-        last_step=None if part is None else part.last_step, unseen_before=0 if part is None else part.unseen_before,
+        last_step=None if part is None else part.last_step,
         stretch_lost_ratio=then,
     )  # fmt: skip
 

@@ -37,9 +37,10 @@ SIGN_LEVEL = 0.025
 """Of the sign test that a cause costs something."""
 SEEN_RATIO = 0.25
 """Of what a cause takes: if it costs less, most of it is hidden."""
-WIDEST_ERROR = 4.0
+WIDEST_ERROR, WIDEST_SMALL_ERROR, SMALL_RATIO = 4.0, 1.4, 0.02
 """Where the interval of a cost reaches 0, the cost is listed if the interval ends at most this many times its value
-below it: beyond, the steps were too few or too unlike each other to say how much it is."""
+below it: beyond, the steps were too few or too unlike each other to say how much it is. A cost below this share of a
+step must be known better: on a crowded machine some rank always is a little later."""
 QUARTILES = (0.25, 0.75)
 
 
@@ -151,7 +152,8 @@ def _remains(cost: Cost) -> bool:
 
 def _is_known(ratio: Estimate) -> bool:
     """Whether its interval says more than that it may be anything."""
-    return ratio.value - ratio.low <= WIDEST_ERROR * ratio.value
+    widest = WIDEST_SMALL_ERROR if ratio.value < SMALL_RATIO else WIDEST_ERROR
+    return ratio.value - ratio.low <= widest * ratio.value
 
 
 def _cost(

@@ -351,6 +351,47 @@ def test_where_steps_become_longer_for_all_nobody_is_named(replicas: int) -> Non
         )) == []  # fmt: skip
 
 
+def test_a_stage_that_is_far_slower_in_a_part_is_not_told_by_the_little_that_it_always_takes_longer() -> None:
+    """Stage 1 of three takes 10 % longer in every backward, and 4 ms longer in forwards from step 16 to 27."""
+    job = Job(stages=3, batches=3, longer=lambda rank, step, kind, batch: (
+        0.0 if rank != 1 else 0.4 * MS if kind == BACKWARD else 4 * MS * (16 <= step < 28)
+    ))  # fmt: skip
+    found = analyze(play(job))
+    assert [(kind, stage) for kind, _, stage in list_causes(found)] == [(PipelineCauseKind.UNEVEN_STAGE, 1)]
+    assert describe_verdict(found).startswith("from step 16 to step 27, stage 1 (rank 1) takes 1")
+    always = analyze(play(structs.replace(job, longer=lambda rank, step, kind, batch: 0.4 * MS * (
+        rank == 1 and kind == BACKWARD
+    ))))  # fmt: skip
+    assert always.pipeline is not None
+    assert [cause.first_step for cause in always.pipeline.causes] == [None]
+
+
+def test_a_slow_part_of_which_few_steps_were_recorded_is_said_and_not_judged() -> None:
+    job = Job(
+        steps=121, longer=lambda rank, step, kind, batch: 4 * MS * (rank == 1 and kind == FORWARD and 50 <= step < 90)
+    )
+    number = np.arange(121)
+    found = analyze(thin(play(job), (number < 40) | ((number >= 60) & (number < 64)) | (number >= 110)))
+    assert list_causes(found) == []
+    assert describe_verdict(found).endswith(
+        "; steps 50 to 89 take longer than the others, and too few of them were recorded"
+    )
+
+
+def test_what_parts_of_a_job_cost_and_the_rest_are_the_step() -> None:
+    job = Job(
+        replicas=2, stages=2, steps=121,
+        longer=lambda rank, step, kind, batch: MS * (rank == 1 and kind == BACKWARD and step >= 70),
+    )  # fmt: skip
+    number = np.arange(121)
+    found = analyze(thin(play(job), (number < 48) | (number >= 105))).causes
+    assert found is not None
+    (cause,) = found.causes
+    assert found.ideal_ns + cause.joint_ns + found.remainder_ns == pytest.approx(found.step_ns)
+    assert cause.joint_ns / found.step_ns == pytest.approx(cause.saved_if_only_this_ratio.value)
+    assert abs(found.remainder_ns) < 0.02 * found.step_ns
+
+
 def test_the_slow_part_of_a_job_is_where_steps_take_longest() -> None:
     steady_ns = np.random.default_rng(1).normal(100.0, 1.0, 90)
     steady_ns[7] = 1_000.0
@@ -364,6 +405,12 @@ def test_the_slow_part_of_a_job_is_where_steps_take_longest() -> None:
     step_ns = steady_ns + 5
     step_ns[20:45] -= 5
     assert find_slow_part(step_ns) == pytest.approx((45, 90), abs=1)
+    step_ns = steady_ns.copy()
+    step_ns[50:80] += 8
+    step_ns[80:] += 6  # nearer to the slow steps than to the others
+    assert find_slow_part(step_ns) == pytest.approx((50, 90), abs=1)
+    step_ns[80:] -= 4
+    assert find_slow_part(step_ns) == pytest.approx((50, 80), abs=1)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -102,13 +102,16 @@ def test_a_rank_that_is_last_in_half_of_the_steps_is_listed_by_hand() -> None:
 
 
 def test_a_cost_that_may_be_anything_is_not_listed_by_hand() -> None:
-    """A cost of 2 % that is sure to be one is listed down to an interval from 2 - 4 * 2 = -6 %; one that is not sure,
-    from 0 on."""
+    """A cost of 2 % that is sure to be one is listed down to an interval from 2 - 4 * 2 = -6 %, one of 1.5 % down to
+    1.5 - 1.4 * 1.5 = -0.6 %; one that is not sure, from 0 on."""
     nothing = Estimate(value=0.0, low=0.0, high=0.0)
-    for low_ratio, is_sure, listed in (
-        (0.01, False, True), (-0.01, False, False), (-0.059, True, True), (-0.061, True, False)
+    for ratio, low_ratio, is_sure, listed in (
+        (0.02, 0.01, False, True), (0.02, -0.01, False, False), (0.02, -0.059, True, True), (0.02, -0.061, True, False),
+        (0.015, -0.0059, True, True), (0.015, -0.0061, True, False), (0.015, -0.0001, False, False),
     ):  # fmt: skip
-        lost_ns, lost_ratio = (Estimate(value=2 * per, low=100 * low_ratio * per, high=9 * per) for per in (1, 0.01))
+        lost_ns, lost_ratio = (
+            Estimate(value=100 * ratio * per, low=100 * low_ratio * per, high=9 * per) for per in (1, 0.01)
+        )
         cost = Cost(lost_ns=lost_ns, lost_ratio=lost_ratio, alone_ns=nothing, alone_ratio=nothing, is_sure=is_sure)
         assert is_listed(candidate(0, 2), cost, STEPS) == listed
 
