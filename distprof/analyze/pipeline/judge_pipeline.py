@@ -69,7 +69,9 @@ def describe_disturbed(judged: JudgedPipeline) -> str:
 def describe_slow_part(judged: JudgedPipeline) -> str:
     """Where steps take longest, if too few of these were recorded to judge them; empty: they were, or none do."""
     part = judged.slow_part
-    if part is None or part.end - part.first >= FEW or part.more_ratio < NOTABLE_RATIO:
+    if part is None or part.end - part.first >= FEW:
+        return ""
+    if part.more_ratio < NOTABLE_RATIO or part.last_step - part.first_step < FEW:
         return ""
     return f"steps {part.first_step} to {part.last_step} take longer than the others, and too few of them were recorded"
 

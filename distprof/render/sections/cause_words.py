@@ -232,7 +232,11 @@ def format_when(cause: CauseReport, report: Report) -> str:
     begin = f"step {cause.first_step:,}"
     if cause.unseen_before >= MIN_UNSEEN:
         begin = f"a step from {cause.first_step - cause.unseen_before:,} to {cause.first_step:,}"
-    return f"since {begin}" if cause.last_step >= last - blur else f"from {begin} to step {cause.last_step:,}"
+    if cause.last_step >= last - blur:
+        return f"since {begin}"
+    if cause.unseen_before >= MIN_UNSEEN:
+        return f"since {begin}, until step {cause.last_step:,}"
+    return f"from {begin} to step {cause.last_step:,}"
 
 
 def format_period(cause: CauseReport) -> str:

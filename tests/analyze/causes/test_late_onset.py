@@ -9,7 +9,7 @@ from msgspec import structs
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Phase
-from distprof.render.sections.cause_words import list_causes
+from distprof.render.sections.cause_words import format_when, list_causes
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb.wandb_summary import make_summary
 from distprof.report.report import Report
@@ -50,6 +50,9 @@ def test_what_began_where_nothing_was_recorded_is_told_from_which_step_to_which(
     late = next(cause for cause in report.causes.causes if cause.rank == 2)
     assert (late.first_step, late.unseen_before) == (108, 16)
     assert "late in every step since a step from 92 to 108: its compute" in describe_verdict(report)
+    ended = structs.replace(late, last_step=130)
+    assert format_when(ended, report) == "since a step from 92 to 108, until step 130"
+    assert format_when(structs.replace(ended, unseen_before=0), report) == "from step 108 to step 130"
 
 
 def test_what_it_costs_the_whole_job_is_by_the_time_of_all_steps_where_few_are_recorded() -> None:
