@@ -200,7 +200,8 @@ def test_what_may_have_begun_in_steps_that_were_not_recorded_is_told_so() -> Non
         late = make_late(1, 5, first_step=40, last_step=LAST, whole=False, unseen_before=unseen)
         assert format_when(late, make_report([late])) == f"since {begin}"
         ended = structs.replace(late, last_step=44)
-        assert format_when(ended, make_report([ended])) == f"from {begin} to step 44"
+        told = f"since {begin}, until step 44" if unseen > 2 else "from step 40 to step 44"
+        assert format_when(ended, make_report([ended])) == told
 
 
 def test_a_job_that_was_resumed_tells_both_ends() -> None:
