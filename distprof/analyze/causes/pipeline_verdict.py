@@ -9,7 +9,12 @@ import numpy as np
 from distprof.analyze.causes.cause_report import CAUSES, CRITICAL_RATIO
 from distprof.analyze.causes.verdict import make_no_verdict
 from distprof.analyze.pipeline.candidates import PipelineCandidate, estimate_cost
-from distprof.analyze.pipeline.judge_pipeline import JudgedPipeline, describe_disturbed, describe_slow_part
+from distprof.analyze.pipeline.judge_pipeline import (
+    JudgedPipeline,
+    describe_busy_between,
+    describe_disturbed,
+    describe_slow_part,
+)
 from distprof.analyze.replay.replay import UNLIKE
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import Clock
@@ -36,7 +41,8 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         reason = f"{_BY_DESIGN}: {UNLIKE}"
         return make_no_verdict(reason, steps_used=steps_used)
     if not judged.causes:
-        reason = "; ".join(filter(None, (_NOBODY, describe_disturbed(judged), describe_slow_part(judged))))
+        open_questions = describe_disturbed(judged), describe_busy_between(judged), describe_slow_part(judged)
+        reason = "; ".join(filter(None, (_NOBODY, *open_questions)))
         return make_no_verdict(reason, steps_used=steps_used)
     candidate, cause = judged.causes[0]
     rank = _name_rank(cause)

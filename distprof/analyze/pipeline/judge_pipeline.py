@@ -24,7 +24,7 @@ from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_gra
 from distprof.analyze.pipeline.work import SECOND, LeastWork, Recorded, number_halves
 from distprof.analyze.replay.replay import compare_lengths
 from distprof.analyze.stats.measured_steps import MeasuredSteps, measure_own_between
-from distprof.analyze.stats.statistics import FEW
+from distprof.analyze.stats.statistics import FEW, medians_of_others
 from distprof.errors import TableError
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
@@ -39,8 +39,9 @@ FINDERS: Sequence[Callable[[Recorded], list[PipelineCandidate]]] = (
 )  # fmt: skip
 NEXT_RATIO = 0.02
 """Share of a worker's operations whose longest must be like its shortest."""
-NOTABLE_RATIO = 0.05
-"""Of steps that nobody can judge: from how much longer on they are mentioned."""
+NOTABLE_RATIO, BUSY_RATIO = 0.05, 0.1
+"""Of a step: from how much on what cannot be judged is mentioned. Between its passes, a stage in the middle always does
+somewhat more, as it sends and receives on both sides."""
 PARTS = (Phase.DATA, Phase.GRAD_NORM, Phase.OPTIMIZER)
 
 
@@ -52,6 +53,9 @@ class JudgedPipeline(Struct, frozen=True, kw_only=True):
     error: ReplayError
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...]
     """By cost. Empty where the replay is too unlike the recorded steps."""
+    busy_between: tuple[int, ...]
+    """Ranks that do far more between their forwards and backwards than others, where there is no replica to compare
+    them with."""
     slow_part: JobPart | None
     """Where steps take longest. None: they take as long all along."""
 
@@ -64,6 +68,14 @@ def describe_disturbed(judged: JudgedPipeline) -> str:
         if ranks:
             found.append(f"{PHASES_OF[kind]} of {name_ranks(ranks, most=4)}")
     return f"not compared, since something disturbs nearly every one: {', '.join(found)}" if found else ""
+
+
+def describe_busy_between(judged: JudgedPipeline) -> str:
+    """Who does much that is not compared; empty: nobody."""
+    ranks = judged.busy_between
+    verb = "does" if len(ranks) == 1 else "do"
+    what = f"what {name_ranks(ranks, most=4)} {verb} between forwards and backwards" if ranks else ""
+    return f"{what} is not compared without a replica, and takes longer than on the other ranks" if ranks else ""
 
 
 def describe_slow_part(judged: JudgedPipeline) -> str:
@@ -102,7 +114,27 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
         if part is not None and part.end - part.first >= FEW:
             candidates += judge_part(recorded, thread, parts_ns, part, _detect_in_part)
         causes = _keep_larger(cost_candidates(recorded, candidates, float(graph.base_ns.mean())))
-    return JudgedPipeline(recorded=recorded, frame=frame, error=error, causes=causes, slow_part=part)
+    busy = _list_busy_between(recorded, thread, frame, part)
+    return JudgedPipeline(
+        recorded=recorded, frame=frame, error=error, causes=causes, busy_between=busy, slow_part=part
+    )  # fmt: skip
+
+
+def _list_busy_between(
+    recorded: Recorded, thread: ThreadGraph, frame: StepFrame, part: JobPart | None
+) -> tuple[int, ...]:
+    """In the usual step of the job, or of its slow part."""
+    if recorded.shape[1] > 1 or recorded.shape[2] < 2:
+        return ()
+    rows = thread.gap & ~thread.before & ~thread.after
+    own_ns = np.bincount(
+        recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=int(np.prod(recorded.shape))
+    ).reshape(-1, recorded.shape[2])
+    found = np.zeros(recorded.shape[2], dtype=bool)
+    for steps in (slice(None), *([] if part is None or part.first == part.end else [slice(part.first, part.end)])):
+        usual_ns = np.median(own_ns[steps], axis=0)
+        found |= usual_ns - medians_of_others(usual_ns) > BUSY_RATIO * recorded.graph.base_ns[steps].mean()
+    return tuple(frame.rank[found].tolist())
 
 
 def _keep_larger(

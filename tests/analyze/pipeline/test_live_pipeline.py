@@ -40,6 +40,8 @@ class Job(Struct, frozen=True, kw_only=True):
     noise_ratio: float = 0.03
     steps: int = STEPS
     longer: Lasting = lambda rank, step, kind, batch: 0.0
+    pauses: Lasting = lambda rank, step, kind, batch: 0.0
+    """What a rank does before a forward or backward that belongs to neither."""
     data_ns: Callable[[int, int], float] = lambda rank, step: 0.2 * MS
     between_ns: Callable[[int, int], float] = lambda rank, step: 0.0
     """From the end of the step before."""
@@ -115,6 +117,7 @@ def _play_replica(
                     waited = max(there[kind, batch, stage] - now_ns[rank], 0.0)
                     rows[rank].append((step, RECEIVE, -1, first + source, now_ns[rank], waited, waited))
                     now_ns[rank] += waited
+                now_ns[rank] += job.pauses(rank, step, kind, batch)
                 lasted = (2 if kind == FORWARD else 4) * MS * job.sizes(replica, step, batch)
                 lasted = lasted * draws.lognormal(0, job.noise_ratio) + job.longer(rank, step, kind, batch)
                 lasted *= 1 + 2 * draws.random() * (draws.random() < job.disturbed_ratio)
@@ -364,6 +367,21 @@ def test_a_stage_that_is_far_slower_in_a_part_is_not_told_by_the_little_that_it_
     ))))  # fmt: skip
     assert always.pipeline is not None
     assert [cause.first_step for cause in always.pipeline.causes] == [None]
+
+
+def test_what_a_rank_does_between_its_passes_is_said_not_to_be_compared_where_there_is_one_replica() -> None:
+    def pause(rank: int, step: int, kind: int, batch: int) -> float:
+        return 1.5 * MS if rank == 1 and kind == BACKWARD and step >= 20 else 0.0
+
+    found = analyze(play(Job(pauses=pause)))
+    assert list_causes(found) == []
+    assert describe_verdict(found).endswith(
+        "; what rank 1 does between forwards and backwards is not compared without a replica, and takes longer than on "
+        "the other ranks"
+    )
+    assert "is not compared" not in describe_verdict(report())
+    two = analyze(play(Job(replicas=2, stages=2, pauses=pause)))
+    assert "is not compared" not in describe_verdict(two)
 
 
 def test_a_slow_part_of_which_few_steps_were_recorded_is_said_and_not_judged() -> None:
