@@ -43,7 +43,9 @@ def test_the_sentence_is_said_unless_the_suspicion_is_over_and_its_end_only_afte
         assert second == "distprof: the suspected hang has ended, 21 s after it was suspected: steps go on"
 
 
-@pytest.mark.parametrize(("source", "ended"), [(None, None), ("place", None), ("ring", None), (None, "completed")])
+@pytest.mark.parametrize(
+    ("source", "ended"), [(None, None), ("place", None), ("none", None), ("ring", None), (None, "completed")]
+)
 def test_a_rank_that_has_not_written_where_it_stands_is_waited_for_so_long(
     source: Any, ended: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
