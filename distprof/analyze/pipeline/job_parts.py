@@ -18,7 +18,7 @@ from distprof.analyze.pipeline.graph import NONE
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import Recorded
 from distprof.analyze.stats.measured_steps import MeasuredSteps, read_timing
-from distprof.analyze.stats.statistics import FEW, mad_sigma
+from distprof.analyze.stats.statistics import FEW, standardise
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import Clock, Part
 
@@ -28,8 +28,6 @@ EDGE_RATIO = 0.1
 """Where the part begins or ends is known to this share of it."""
 BESIDE, MOST_RECORDING_RATIO = 4, 1.1
 """So many steps on each side of where recording begins or ends say what it takes, which is no more than this."""
-FAR_SPREADS = 3.0
-"""Robust standard deviations from the median beyond which a step counts as no further away."""
 Judge = Callable[[Recorded, ThreadGraph, Mapping[Part, FloatArray]], Sequence[PipelineCandidate]]
 """Finds what stands out in some steps. The last argument is as of `distprof.analyze.pipeline.held_up.detect_held_up`.
 """
@@ -74,11 +72,8 @@ def find_slow_part(step_ns: FloatArray) -> tuple[int, int] | None:
 
     Source: Olshen and others (2004), Biostatistics 5, circular binary segmentation.
     """
-    centre_ns = float(np.median(step_ns))
-    far_ns = FAR_SPREADS * float(mad_sigma(step_ns))
-    cut_ns = np.clip(step_ns, centre_ns - far_ns, centre_ns + far_ns)
-    through_ns = np.cumsum(np.concatenate([[0.0], cut_ns - cut_ns.mean()]))
-    first, end = int(through_ns.argmin()), int(through_ns.argmax())
+    through = np.cumsum(np.pad(standardise(step_ns[np.newaxis])[0], (1, 0)))
+    first, end = int(through.argmin()), int(through.argmax())
     if end < first:  # on both sides of what lies between them
         first, end = (0, end) if end > len(step_ns) - first else (first, len(step_ns))
     if first == end:

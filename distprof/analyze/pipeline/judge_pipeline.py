@@ -126,10 +126,7 @@ def _list_busy_between(
     """In the usual step of the job, or of its slow part."""
     if recorded.shape[1] > 1 or recorded.shape[2] < 2:
         return ()
-    rows = thread.gap & ~thread.before & ~thread.after
-    own_ns = np.bincount(
-        recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=int(np.prod(recorded.shape))
-    ).reshape(-1, recorded.shape[2])
+    own_ns = recorded.add_work(thread.gap & ~thread.before & ~thread.after)[:, 0]
     found = np.zeros(recorded.shape[2], dtype=bool)
     for steps in (slice(None), *([] if part is None or part.first == part.end else [slice(part.first, part.end)])):
         usual_ns = np.median(own_ns[steps], axis=0)
@@ -208,15 +205,10 @@ def _measure_parts(
     parts[Phase.DATA] = parts[Phase.DATA] + read("between_data_host_ns")
     parts[Stretch.BETWEEN] = _measure_between(measured_steps, frame).reshape(recorded.shape)
     gaps = thread.gap if recorded.shape[1] > 1 else thread.after
-    gap_ns = np.bincount(
-        recorded.worker[gaps], weights=recorded.graph.work_ns[gaps], minlength=int(np.prod(recorded.shape))
-    ).reshape(recorded.shape)
+    gap_ns = recorded.add_work(gaps)
     if recorded.shape[1] > 1:
         for kind, phase in PHASES_OF.items():  # what the phase holds besides its operations
-            rows = recorded.select(kind)
-            inside_ns = np.bincount(
-                recorded.worker[rows], weights=recorded.graph.work_ns[rows], minlength=gap_ns.size
-            ).reshape(recorded.shape)
+            inside_ns = recorded.add_work(recorded.select(kind))
             whole_ns = read(f"{phase}_host_ns") - read(f"{phase}_wait_host_ns")
             parts[phase] = np.clip(whole_ns - inside_ns, 0.0, np.maximum(gap_ns - sum(parts.values()), 0.0))
         parts[Phase.OTHER] = np.maximum(gap_ns - sum(parts.values()), 0.0)

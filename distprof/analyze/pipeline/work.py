@@ -87,11 +87,18 @@ class Recorded(Struct, frozen=True, kw_only=True):
     def sum_work(self, *kinds: Kind) -> FloatArray:
         """How long each worker takes for these kinds, per operation, ``[num_steps, num_replicas, num_stages]``; a pass
         counts per micro-batch and chunk. NaN: it has none."""
-        rows, size = self.select(*kinds), int(np.prod(self.shape))
-        total = np.bincount(self.worker[rows], weights=self.graph.work_ns[rows], minlength=size)
-        count = np.bincount(self.worker[rows], weights=self._is_new(rows), minlength=size)
-        mean: FloatArray = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
-        return np.asarray(mean).reshape(self.shape)
+        rows = self.select(*kinds)
+        count = self._add_up(rows, self._is_new(rows))
+        mean: FloatArray = np.divide(self.add_work(rows), count, out=np.full(self.shape, np.nan), where=count > 0)
+        return mean
+
+    def add_work(self, rows: BoolArray) -> FloatArray:
+        """How long each worker takes for some operations together, ``[num_steps, num_replicas, num_stages]``."""
+        return self._add_up(rows, self.graph.work_ns[rows])
+
+    def _add_up(self, rows: BoolArray, weights: FloatArray | BoolArray) -> FloatArray:
+        sums = np.bincount(self.worker[rows], weights=weights, minlength=int(np.prod(self.shape)))
+        return np.asarray(sums, dtype=np.float64).reshape(self.shape)
 
     @property
     def is_split(self) -> bool:
