@@ -224,8 +224,8 @@ class CauseReport(Struct, frozen=True, kw_only=True):
     last_step: int
     """Number of the last step in which it acts."""
     whole: bool
-    """It acts from the first measured step to the last, or now and then all along: also of stalls, and of a rank that
-    is late intermittently."""
+    """It acts from the first measured step to the last, or now and then all along: stalls, and a rank that is late
+    intermittently."""
     events: int | None
     """Of stalls: how many of the measured steps, also of those that the verdict is not based on; None otherwise."""
     period: int | None

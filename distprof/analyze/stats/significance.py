@@ -46,7 +46,7 @@ NUM_UNITS = 1000
 MIN_P_VALUE = 1e-14
 """Smaller ones are rounding errors of the transform."""
 FILLED_RATIO = 0.8
-"""Share of the turns of a period that must have an event."""
+"""Share of the turns of a period, from the first with an event to the last, that must have one."""
 LEAST_SPREAD = 0.02
 """Sizes closer than this are as good as equal."""
 MAX_SIZES, MAX_KINDS = 200, 3
@@ -320,9 +320,10 @@ def estimate_period(at: IntArray, steps: IntArray) -> tuple[int, int, float]:
             continue
         phases, hits = np.unique(at % period, return_counts=True)
         phase, filled = int(phases[hits.argmax()]), int(hits.max())
-        turns = int(np.sum(steps % period == phase))
-        if filled >= max(MIN_TURNS, FILLED_RATIO * turns):
-            p_value = min(1.0, looked * hypergeometric_tail(filled, turns, len(at), len(steps)))
+        turns, own = steps[steps % period == phase], at[at % period == phase]
+        between = np.searchsorted(turns, own[-1]) - np.searchsorted(turns, own[0]) + 1
+        if filled >= max(MIN_TURNS, FILLED_RATIO * between):
+            p_value = min(1.0, looked * hypergeometric_tail(filled, len(turns), len(at), len(steps)))
             found, best = ((period, phase), p_value) if p_value < best else (found, best)
     return *found, best
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distprof.facts.run import FORWARDS_ONLY, Clock, Phase, Stretch
+from distprof.render.sections.cause_times import UNNAMED, format_period, format_when
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
-from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_steps, format_time, make_ordinal
+from distprof.render.units import clean_text, format_milliseconds, format_ratio, format_steps, format_time
 from distprof.report.late_reasons import UnmarkedPlace
 from distprof.report.loader_report import LoaderLimit, SlowLoader
 from distprof.report.report import DATA_BETWEEN, Report
 from distprof.report.scheduling_report import OffCpu, OffCpuReason
 from distprof.report.wait_report import (
-    LASTING_KINDS,
     Cause,
     CauseReport,
     Causes,
@@ -52,13 +52,8 @@ NAME_LIMIT = 80
 MAX_HOSTS = 4
 NOTABLE_OTHERS_RATIO = 0.1
 """Of what a thread waits for a core: if others wait for as long, that is said, too."""
-EDGE_RATIO = 0.02
-"""Where a cause begins and ends is known to this share of the run."""
-UNNAMED = (VerdictKind.COMMUNICATION, VerdictKind.JITTER)
 NOBODY = (*UNNAMED, VerdictKind.NONE)
 """Verdicts that name no rank, host, link or data."""
-MIN_UNSEEN = 3
-"""Steps that were not recorded before a cause was seen to act: fewer make no difference to when it began."""
 MAX_LARGER = 3
 """Causes without a name that come before one with a name in the sentence, or in its place."""
 EVERY_RATIO = 0.8
@@ -208,42 +203,6 @@ def may_get_batches(report: Report) -> bool:
     return Phase.FORWARD in seen and Phase.DATA not in seen
 
 
-def read_step_range(report: Report) -> tuple[int, int]:
-    """The first and the last step in which a cause can act: those of jitter and communication, which always do, or
-    those of the recorded steps. Steps count from 0, and warm-up ones come first; a job that was resumed begins later,
-    which costs no more than a wordier text."""
-    causes = () if report.causes is None else report.causes.causes
-    always = next((cause for cause in causes if cause.kind in UNNAMED), None)
-    if always is not None:
-        return always.first_step, always.last_step
-    last = max((rank.last_step for rank in report.ranks if rank.last_step is not None), default=0)
-    return report.coverage.steps_warmup, last
-
-
-def format_when(cause: CauseReport, report: Report) -> str:
-    """Between which steps it acts, if it began or ended within the run: empty for a cause that always acts, and for
-    those that come and go."""
-    if cause.whole or cause.kind not in LASTING_KINDS:
-        return ""
-    first, last = read_step_range(report)
-    blur = 1 + EDGE_RATIO * (last - first)
-    if cause.first_step <= first + blur:
-        return "" if cause.last_step >= last - blur else f"until step {cause.last_step:,}"
-    begin = f"step {cause.first_step:,}"
-    if cause.unseen_before >= MIN_UNSEEN:
-        begin = f"a step from {cause.first_step - cause.unseen_before:,} to {cause.first_step:,}"
-    if cause.last_step >= last - blur:
-        return f"since {begin}"
-    if cause.unseen_before >= MIN_UNSEEN:
-        return f"since {begin}, until step {cause.last_step:,}"
-    return f"from {begin} to step {cause.last_step:,}"
-
-
-def format_period(cause: CauseReport) -> str:
-    """How regular stalls are, or the steps in which a rank is late: ``every 10th step``; empty if they are not."""
-    return "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
-
-
 def show_share(share: Estimate, what: str = "") -> str:
     """``19 % shorter (17 to 21 %)``; small shares get one more digit."""
     digits = 0 if share.value >= 0.1 else 1
@@ -325,9 +284,11 @@ def _place_in_pipeline(cause: CauseReport, report: Report | None) -> str:
 
 
 def _show_when(cause: CauseReport, report: Report) -> str:
+    often = format_period(cause)
     if cause.kind is VerdictKind.STALLS:
-        return format_period(cause) or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
-    often = format_period(cause) or "some steps" if cause.pattern is Pattern.INTERMITTENT else ""
+        often = often or (f"step {cause.first_step:,}" if cause.events == 1 else "single steps")
+    elif cause.pattern is Pattern.INTERMITTENT:
+        often = often or "some steps"
     always = name_often(report.verdict) if cause is look_up_verdict_cause(report) else "every step"
     return ", ".join(text for text in (often, format_when(cause, report)) if text) or always
 
@@ -346,9 +307,7 @@ COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 def _list_partners(report: Report) -> list[CauseReport]:
     """The other causes with a name that hide most of what the verdict's costs; none if they do not."""
     verdict_cause = look_up_verdict_cause(report)
-    if verdict_cause is None:
-        return []
-    if not is_hidden(verdict_cause):
+    if verdict_cause is None or not is_hidden(verdict_cause):
         return []
     return [cause for cause in list_named(report.causes) if cause is not verdict_cause]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from distprof.facts.run import Stretch
-from distprof.render.sections.cause_words import format_when, look_up_verdict_cause, show_point, show_share
+from distprof.render.sections.cause_times import format_when
+from distprof.render.sections.cause_words import look_up_verdict_cause, show_point, show_share
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
 from distprof.render.units import NOT_MEASURED, clean_text, format_factor, format_ratio, format_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distprof.render.sections.cause_times import format_period, format_when
 from distprof.render.sections.cause_words import (
     CAUSES,
     NAME_LIMIT,
@@ -14,9 +15,7 @@ from distprof.render.sections.cause_words import (
     describe_unmarked,
     format_costs,
     format_gain,
-    format_period,
     format_shorter_steps,
-    format_when,
     format_where,
     list_larger,
     list_named,
@@ -293,15 +292,17 @@ def _describe_stalls(report: Report, verdict: Verdict) -> str:
         steps = "step" if one else "steps"
         measured = report.coverage.steps_measured
         count = measured if is_sample(verdict.steps_used, measured) else verdict.steps_used
-        start = f"{verdict_cause.events:,} {steps} of {count:,} {'is' if one else 'are'} far longer"
+        recorded = " recorded" if report.coverage.steps_timed_alone else ""
+        start = f"{verdict_cause.events:,} {steps} of {count:,}{recorded} {'is' if one else 'are'} far longer"
         start += f" (step {verdict_cause.first_step:,})" if one else ""
         if partly := explained is not None and explained < MOST_RATIO:
             start += f", {format_ratio(explained)} of that"
         elif alike and not one and verdict.rank is not None:
             start += ", all"
     who = "" if verdict.rank is None else f"because of {name_rank(report, verdict.rank)}"
-    often = "" if verdict_cause is None or verdict_cause.period is None else f", {format_period(verdict_cause)}"
-    sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word) + often
+    often = "" if verdict_cause is None else f"{format_period(verdict_cause)}{_format_cause_when(report)}".lstrip()
+    sentence = " ".join(word for word in (start, who, format_where(verdict.phase)) if word)
+    sentence += f", {often}" if often else ""
     if verdict.loader is not None:
         sentence += f" ({describe_loader(verdict.loader, 'its')})"
     if verdict.lost_ratio is None:

@@ -6,10 +6,9 @@ import statistics
 
 from distprof.facts.run import Phase, Stretch, name_ranks
 from distprof.render.finding_texts import describe_finding
+from distprof.render.sections.cause_times import UNNAMED, format_when
 from distprof.render.sections.cause_words import (
-    UNNAMED,
     find_longest_stall,
-    format_when,
     is_everybodys,
     list_larger,
     look_up_verdict_cause,

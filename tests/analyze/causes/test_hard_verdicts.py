@@ -278,6 +278,26 @@ def test_who_explains_a_part_of_long_steps_is_not_why_they_are_long() -> None:
     assert f"5 steps of 59 are far longer, {sentence}; without that the job" in describe_verdict(report)
 
 
+@pytest.mark.parametrize(
+    ("more_ns", "every", "first_step", "last_step", "told"),
+    [
+        (300 * MS, 8, 0, None, "24 steps of 199 are far longer, all because of rank 1 in forward, every 8th step; "),
+        (300 * MS, 8, 80, None, "15 steps of 199 are far longer, {} every 8th step since step 80; "),
+        (300 * MS, 8, 8, 80, "10 steps of 199 are far longer, {} every 8th step until step 80; "),
+        (300 * MS, 8, 80, 150, "9 steps of 199 are far longer, {} every 8th step from step 80 to step 144; "),
+        (30 * MS, 3, 80, None, "ms late in every 3rd step since step 80: its compute (forward"),
+    ],
+)
+def test_what_comes_at_a_period_and_began_or_ended_in_mid_run_is_told_so(
+    more_ns: float, every: int, first_step: int, last_step: int | None, told: str
+) -> None:
+    delay = Delay(
+        rank=1, phase=Phase.FORWARD, delay_ns=more_ns, every=every, first_step=first_step, last_step=last_step
+    )
+    report = analyze(simulate(SimulatedJob(num_ranks=2, num_steps=200, delays=(delay,)), seed=1).run)
+    assert told.format("all because of rank 1 in forward,") in describe_verdict(report)
+
+
 def test_all_of_a_long_step_is_explained_where_nothing_else_makes_it_long() -> None:
     report = analyze(simulate(SAVED, seed=1).run)
     assert take_causes(report).causes[0].explained_ratio == pytest.approx(1, abs=0.02)

@@ -9,7 +9,8 @@ from msgspec import structs
 from benchmarks.simulate import Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.facts.run import COLUMN, Phase
-from distprof.render.sections.cause_words import format_when, list_causes
+from distprof.render.sections.cause_times import format_when
+from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.wandb.wandb_summary import make_summary
 from distprof.report.report import Report

@@ -197,6 +197,8 @@ def test_a_period_by_hand() -> None:
     period, turn, chance = estimate_period(np.arange(4, 50, 10), np.arange(50))
     assert (period, turn) == (10, 4)
     assert chance == pytest.approx(300 / math.comb(50, 5))
+    late = (10, 4, pytest.approx(2775 * math.comb(15, 5) / math.comb(150, 5)))  # of fifteen turns, the last five
+    assert estimate_period(np.arange(104, 150, 10), np.arange(150)) == late
     assert estimate_period(10**14 * np.arange(4, 50, 10), 10**14 * np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)

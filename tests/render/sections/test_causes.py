@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from distprof.render.sections.cause_words import (
-    format_when,
-    list_causes,
-    name_link,
-    read_step_range,
-)
+from distprof.render.sections.cause_times import format_when, read_step_range
+from distprof.render.sections.cause_words import list_causes, name_link
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.screen import show_causes
 from distprof.render.units import make_ordinal
@@ -219,7 +215,7 @@ def test_stalls_are_counted_with_their_period_as_a_share_of_the_job() -> None:
         "5 steps of 50 are far longer, all because of rank 2 in forward, every 10th step; "
         "without them the job would be 32 % shorter (29 to 36 %)"
     )
-    one = make_cause(KIND.STALLS, 3.0, rank=0, phase="checkpoint", events=1, whole=False, first_step=19, last_step=19)
+    one = make_cause(KIND.STALLS, 3.0, rank=0, phase="checkpoint", events=1, whole=True, first_step=19, last_step=19)
     assert describe(five, one).startswith(
         "5 steps of 50 are far longer because of rank 2 in forward, every 10th step; "
     )
