@@ -31,6 +31,8 @@ class PipelineCauseKind(enum.StrEnum):
     HELD_UP = "held_up"
     """One rank takes longer than its equals in some of its micro-batches, or outside of forwards and backwards. Of a
     live run."""
+    STALLS = "stalls"
+    """One rank takes far longer than it usually does in some steps. Of a live run."""
     COLLECTIONS = "collections"
     """Python's garbage collector, which runs in different steps on different workers."""
 
@@ -40,7 +42,8 @@ class PipelineCause(Struct, frozen=True, kw_only=True):
 
     kind: PipelineCauseKind
     """"slow_worker": one stage of one replica is slow; "held_up": one rank is late in some micro-batches, or outside of
-    forwards and backwards; "slow_replica"; "uneven_stage"; "unequal_sequences"; "slow_link"; "collections"."""
+    forwards and backwards; "stalls": one rank takes far longer than usual in some steps; "slow_replica";
+    "uneven_stage"; "unequal_sequences"; "slow_link"; "collections"."""
     replica: int | None
     """Coordinate ``dp``. None: it is on all replicas."""
     stage: int | None
@@ -64,7 +67,10 @@ class PipelineCause(Struct, frozen=True, kw_only=True):
     micro_batches: tuple[int, ...] = ()
     """Of a rank that is held up in some of its forwards or backwards: in which ones of a step. Empty: otherwise."""
     late_ns: float | None = None
-    """Of one rank of a live run: by how much longer it takes in a step. None: another cause, or a table."""
+    """Of one rank of a live run: by how much longer it takes in a step in which it acts. None: another cause, or a
+    table."""
+    period: int | None = None
+    """Of stalls: every so many steps. None: at no period, or another cause."""
     first_step: int | None = None
     """Number of the first step in which it acts, if that is not the whole job. None: it is, or a table."""
     last_step: int | None = None

@@ -19,6 +19,7 @@ from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause
 from distprof.analyze.replay.cost import CauseCosts, Cost
 from distprof.analyze.stats.measured_steps import MeasuredSteps
+from distprof.analyze.stats.significance import comes_all_along
 from distprof.analyze.stats.statistics import median_of_others
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import COLUMN, OWN_PARTS, PHASES, Clock, Part, Phase, Stretch
@@ -35,8 +36,6 @@ CLOSE_RATIO = 0.1
 """Of the phase: a device that is no further behind waits for its host."""
 AS_LONG_RATIO = 0.95
 """Of the device's time in the phase: a host that takes less is not what the device waits for."""
-ALPHA_AWAY = 0.005
-"""Below this probability, what comes now and then is said to have begun or ended within the run."""
 _IN_ORDER = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.GRAD_NORM, Phase.OPTIMIZER)
 _PASSES = (Phase.FORWARD, Phase.BACKWARD)
 CAUSES: dict[Part, Cause] = {
@@ -112,7 +111,7 @@ def _report_named(
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
         cause=cause, off_cpu=off_cpu, pattern=item.pattern, first_step=first, last_step=last,
         unseen_before=_count_unseen(measured_steps, cycles, int(acts[0])) if len(acts) else 0,
-        whole=_acts_all_along(cycles, item),
+        whole=comes_all_along(acts, cycles.turns, item.period) if item.is_irregular else bool(item.acts.all()),
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
         explained_ratio=_measure_explained(cycles, item, cost),
@@ -120,22 +119,6 @@ def _report_named(
         stretch_saved_after_others_ratio=cost.in_stretch(cost.alone_ratio) if item.is_stretch else None,
         critical=item.has_name and is_critical(cycles, item, cost),
     )  # fmt: skip
-
-
-def _acts_all_along(cycles: SyncCycles, item: CandidateCause) -> bool:
-    """Whether it acts from the first cycle to the last, or now and then and as it may by chance: so often, it does not
-    stay away for so long before its first time or after its last."""
-    at, places = np.flatnonzero(item.acts), np.arange(len(item.acts))
-    if not item.is_irregular:
-        return len(at) == len(places)
-    if not len(at):
-        return True
-    if item.period is not None:
-        places = np.flatnonzero(cycles.turns % item.period == cycles.turns[at[0]] % item.period)
-    first, last = np.searchsorted(places, at[[0, -1]]).tolist()
-    tries = len(places) if item.period is None else last - first + 2  # one more than it came in: it might have failed
-    away = max(first, len(places) - 1 - last)
-    return bool((1 - len(at) / tries) ** away >= ALPHA_AWAY)
 
 
 def measure_late(cycles: SyncCycles, item: CandidateCause) -> float | None:

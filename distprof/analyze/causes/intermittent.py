@@ -18,8 +18,6 @@ from distprof.analyze.causes.outliers import (
     ALPHA_PERIOD,
     MOST_RATIO,
     NAMED_STRETCHES,
-    STEADY_RATIO,
-    Events,
     Outliers,
     is_only_its_own,
     list_costly_ranks,
@@ -32,6 +30,7 @@ from distprof.analyze.cycles.cycle_parts import read_between, take_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
+from distprof.analyze.stats.far_events import STEADY_RATIO, Events
 from distprof.analyze.stats.significance import (
     EventKind,
     concentration_p_values,

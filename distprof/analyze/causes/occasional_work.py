@@ -15,8 +15,6 @@ import numpy as np
 
 from distprof.analyze.causes.outliers import (
     ALPHA_PERIOD,
-    EVENT_RATIO,
-    estimate_usual,
     list_costly_ranks,
     list_occasions,
     list_outliers,
@@ -24,6 +22,7 @@ from distprof.analyze.causes.outliers import (
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
+from distprof.analyze.stats.far_events import EVENT_RATIO, estimate_usual
 from distprof.analyze.stats.significance import (
     binomial_tail,
     correlation_time,

@@ -24,10 +24,12 @@ from distprof.report.wait_report import Cause, CauseReport, Causes, Estimate, Pa
 KINDS = {
     PipelineCauseKind.SLOW_WORKER: VerdictKind.SLOW_RANK, PipelineCauseKind.HELD_UP: VerdictKind.SLOW_RANK,
     PipelineCauseKind.UNEVEN_STAGE: VerdictKind.UNEVEN_STAGE, PipelineCauseKind.SLOW_REPLICA: VerdictKind.SLOW_REPLICA,
-    PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_SEQUENCES,
+    PipelineCauseKind.UNEQUAL_SEQUENCES: VerdictKind.UNEQUAL_SEQUENCES, PipelineCauseKind.STALLS: VerdictKind.STALLS,
     PipelineCauseKind.SLOW_LINK: VerdictKind.SLOW_LINK,
 }  # fmt: skip
 _FOUND = "it takes longer than its equals in nearly every step, and a replay without that is shorter"
+_STALLED = "it takes far longer in some steps than it usually does, and a replay without that is shorter"
+_ONE_RANK = (VerdictKind.SLOW_RANK, VerdictKind.STALLS)
 _NOBODY = "no rank, stage or link of the pipeline stands out from its equals beyond noise"
 _BY_DESIGN = "the stages of a pipeline wait for each other by design, and nobody is named or cleared"
 
@@ -45,20 +47,25 @@ def choose_pipeline_verdict(judged: JudgedPipeline | str) -> Verdict:
         reason = "; ".join(filter(None, (_NOBODY, *open_questions)))
         return make_no_verdict(reason, steps_used=steps_used)
     candidate, cause = judged.causes[0]
-    rank = _name_rank(cause)
+    rank, stalls = _name_rank(cause), cause.kind is PipelineCauseKind.STALLS
     return Verdict(
         kind=KINDS[cause.kind], critical=_is_critical(cause.kind, cause.stretch_lost_ratio or cause.lost_ratio),
         confirmed=None, stretch_lost_ratio=cause.stretch_lost_ratio,
-        pattern=Pattern.PERSISTENT, rank=rank, phase=cause.phase, cause=_name_cause(candidate), hosts=(),
+        pattern=_name_pattern(cause), rank=rank, phase=cause.phase, cause=_name_cause(candidate), hosts=(),
         late_ns=cause.late_ns, lost_ns=cause.lost_ns, lost_ratio=cause.lost_ratio, waited_ns=None,
-        held_ratio=None if rank is None else 1.0, clock=Clock.HOST.value, steps_used=steps_used, reason=_FOUND,
+        held_ratio=None if rank is None or stalls else 1.0, clock=Clock.HOST.value, steps_used=steps_used,
+        reason=_STALLED if stalls else _FOUND,
         evidence=(), pipeline_cause=0,
     )  # fmt: skip
 
 
 def _name_rank(cause: PipelineCause) -> int | None:
     """The rank that is to blame; of a stage that may have more to do, none is."""
-    return cause.rank if KINDS[cause.kind] is VerdictKind.SLOW_RANK else None
+    return cause.rank if KINDS[cause.kind] in _ONE_RANK else None
+
+
+def _name_pattern(cause: PipelineCause) -> Pattern:
+    return Pattern.INTERMITTENT if cause.kind is PipelineCauseKind.STALLS else Pattern.PERSISTENT
 
 
 def _name_cause(candidate: PipelineCandidate) -> Cause | None:
@@ -70,7 +77,7 @@ def _name_cause(candidate: PipelineCandidate) -> Cause | None:
 
 
 def _is_critical(kind: PipelineCauseKind, saved: Estimate) -> bool:
-    return KINDS[kind] is VerdictKind.SLOW_RANK and saved.low >= CRITICAL_RATIO
+    return KINDS[kind] in _ONE_RANK and saved.low >= CRITICAL_RATIO
 
 
 def report_pipeline_causes(judged: JudgedPipeline, step_ns: float | None) -> Causes:
@@ -120,9 +127,10 @@ def _report(
     steps = judged.frame.steps
     return CauseReport(
         kind=KINDS[cause.kind], rank=_name_rank(cause), phase=cause.phase, hosts=(), cause=_name_cause(candidate),
-        pattern=Pattern.PERSISTENT, first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
+        pattern=_name_pattern(cause), first_step=int(steps[0]) if cause.first_step is None else cause.first_step,
         last_step=int(steps[-1]) if cause.last_step is None else cause.last_step,
-        whole=candidate.part is None, events=None, period=None, late_ns=cause.late_ns,
+        whole=cause.first_step is None, period=cause.period, late_ns=cause.late_ns,
+        events=cause.steps_count if cause.kind is PipelineCauseKind.STALLS else None,
         saved_if_only_this_ns=cause.lost_ns.scale(scale), saved_if_only_this_ratio=cause.lost_ratio,
         saved_after_others_ns=after_ns.scale(scale), saved_after_others_ratio=after_ratio,
         stretch_saved_if_only_this_ratio=cause.stretch_lost_ratio, stretch_saved_after_others_ratio=after_then,

@@ -21,9 +21,9 @@ from distprof.report.operations_report import PipelineCauseKind
 from distprof.report.wait_report import Estimate
 
 PIPELINE_SHARES: Mapping[PipelineCauseKind, float] = MappingProxyType({
-    PipelineCauseKind.SLOW_WORKER: 0.3, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.2,
+    PipelineCauseKind.SLOW_WORKER: 0.25, PipelineCauseKind.SLOW_REPLICA: 0.1, PipelineCauseKind.UNEVEN_STAGE: 0.15,
     PipelineCauseKind.UNEQUAL_SEQUENCES: 0.2, PipelineCauseKind.SLOW_LINK: 0.1,
-    PipelineCauseKind.HELD_UP: 0.1,
+    PipelineCauseKind.HELD_UP: 0.1, PipelineCauseKind.STALLS: 0.1,
 })  # fmt: skip
 """What each test may use up of `JOB_ALPHA` (Bonferroni); it divides its share by all that it looks at."""
 
@@ -70,6 +70,8 @@ class PipelineCandidate(Struct, frozen=True, kw_only=True):
     acting: BoolArray | None = None
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""
+    period: int | None = None
+    """Of stalls: every so many steps. None: at no period, or another kind."""
     part: JobPart | None = None
     """Of the job, in which it acts. None: it acts in the whole job."""
 

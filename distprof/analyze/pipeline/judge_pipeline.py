@@ -19,6 +19,7 @@ from distprof.analyze.pipeline.links import detect_slow_links
 from distprof.analyze.pipeline.replay import order_graph
 from distprof.analyze.pipeline.report_operations import cost_candidates
 from distprof.analyze.pipeline.sequences import detect_unequal_sequences
+from distprof.analyze.pipeline.stalled_steps import detect_stalls
 from distprof.analyze.pipeline.step_frame import StepFrame, frame_steps
 from distprof.analyze.pipeline.thread_graph import ThreadGraph, build_thread_graph
 from distprof.analyze.pipeline.work import SECOND, LeastWork, Recorded, number_halves
@@ -29,7 +30,7 @@ from distprof.errors import TableError
 from distprof.facts.arrays import FloatArray, IntArray
 from distprof.facts.operations import NUMBERS, Kind
 from distprof.facts.run import Clock, Part, Phase, Stretch, name_ranks
-from distprof.report.operations_report import PipelineCause
+from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.wait_report import ReplayError
 
 STEPS_OF_UNIT, MOST_UNITS = 4, 24
@@ -110,7 +111,7 @@ def judge_pipeline(measured_steps: MeasuredSteps, operations: PipelineOperations
     causes: tuple[tuple[PipelineCandidate, PipelineCause], ...] = ()
     if not error.is_unlike:
         parts_ns = _measure_parts(measured_steps, frame, recorded, thread)
-        candidates = _detect(recorded, thread, parts_ns)
+        candidates = [*_detect(recorded, thread, parts_ns), *detect_stalls(recorded, thread, parts_ns)]
         if part is not None and part.end - part.first >= FEW:
             candidates += judge_part(recorded, thread, parts_ns, part, _detect_in_part)
         causes = _keep_larger(cost_candidates(recorded, candidates, float(graph.base_ns.mean())))
@@ -137,11 +138,18 @@ def _list_busy_between(
 def _keep_larger(
     causes: Sequence[tuple[PipelineCandidate, PipelineCause]],
 ) -> tuple[tuple[PipelineCandidate, PipelineCause], ...]:
-    """Of what a worker or stage is slow at all along, and in a part of the job, that which costs more; by cost."""
+    """Of what a worker or stage is slow at all along, and in a part of the job, that which costs more; by cost. Stalls
+    are none of these."""
     largest: dict[tuple[int | None, int | None], bool] = {}
     for candidate, _ in causes:
-        largest.setdefault((candidate.replica, candidate.stage), candidate.part is None)
-    return tuple(pair for pair in causes if largest[pair[0].replica, pair[0].stage] == (pair[0].part is None))
+        if candidate.kind is not PipelineCauseKind.STALLS:
+            largest.setdefault((candidate.replica, candidate.stage), candidate.part is None)
+    return tuple(
+        (candidate, cause)
+        for candidate, cause in causes
+        if candidate.kind is PipelineCauseKind.STALLS
+        or largest[candidate.replica, candidate.stage] == (candidate.part is None)
+    )
 
 
 def _detect(recorded: Recorded, thread: ThreadGraph, parts_ns: Mapping[Part, FloatArray]) -> list[PipelineCandidate]:

@@ -22,6 +22,7 @@ from distprof.analyze.pipeline.whole_steps import choose_whole_steps
 from distprof.analyze.pipeline.work import PASSES, Recorded, make_ideal
 from distprof.analyze.replay.candidate import MIN_COST_RATIO, MIN_TAKEN_RATIO
 from distprof.analyze.stats.mean_interval import estimate, spread_error
+from distprof.analyze.stats.significance import comes_all_along
 from distprof.analyze.stats.statistics import FEW
 from distprof.facts.arrays import FloatArray
 from distprof.facts.operations import Kind, Operations
@@ -150,15 +151,25 @@ def _cost(recorded: Recorded, candidate: PipelineCandidate) -> PipelineCause:
     if late_ns is None and rank is not None and recorded.least is not None:
         rows = recorded.graph.operations.rank == rank
         late_ns = float((recorded.graph.work_ns - candidate.work_ns)[rows].sum()) / candidate.steps_count
-    part = candidate.part
+    first, last = _list_ends(recorded, candidate)
     return PipelineCause(
         kind=candidate.kind, replica=candidate.replica, stage=candidate.stage, rank=rank,
         what=candidate.what, more_ratio=candidate.more_ratio, steps_count=candidate.steps_count, alone=candidate.alone,
         lost_ns=lost_ns, lost_ratio=lost_ratio, phase=candidate.phase, micro_batches=candidate.micro_batches,
-        late_ns=late_ns, first_step=None if part is None else part.first_step,
-        last_step=None if part is None else part.last_step,
-        stretch_lost_ratio=then,
+        late_ns=late_ns, first_step=first, last_step=last, stretch_lost_ratio=then, period=candidate.period,
     )  # fmt: skip
+
+
+def _list_ends(recorded: Recorded, candidate: PipelineCandidate) -> tuple[int | None, int | None]:
+    """The first and the last step in which it acts, if that is not the whole job."""
+    if candidate.part is not None:
+        return candidate.part.first_step, candidate.part.last_step
+    if candidate.kind is not PipelineCauseKind.STALLS or candidate.acting is None:
+        return None, None
+    at, steps = np.flatnonzero(candidate.acting), recorded.graph.steps
+    if comes_all_along(at, steps, candidate.period):
+        return None, None
+    return int(steps[at[0]]), int(steps[at[-1]])
 
 
 def _allow_for_replay(cause: PipelineCause, whole_ns: float, replayed_ns: float) -> PipelineCause:
@@ -174,7 +185,7 @@ def _allow_for_replay(cause: PipelineCause, whole_ns: float, replayed_ns: float)
 
 
 def _look_up_rank(recorded: Recorded, candidate: PipelineCandidate) -> int | None:
-    one = candidate.kind in (PipelineCauseKind.SLOW_WORKER, PipelineCauseKind.HELD_UP)
+    one = candidate.kind in (PipelineCauseKind.SLOW_WORKER, PipelineCauseKind.HELD_UP, PipelineCauseKind.STALLS)
     if not (one or (candidate.alone and candidate.stage is not None)):
         return None
     found = recorded.graph.operations

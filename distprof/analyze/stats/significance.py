@@ -57,6 +57,8 @@ MAX_BETWEEN = 3
 """So far apart in the order of events are two of which the distance may be the period; others may lie between."""
 MAX_CANDIDATES = 4
 """Most frequent distances that are tried."""
+ALPHA_AWAY = 0.005
+"""Below this probability, what comes now and then is said to have begun or ended within the run."""
 MIN_TURNS = 3
 """Two events are always some period apart."""
 
@@ -326,6 +328,26 @@ def estimate_period(at: IntArray, steps: IntArray) -> tuple[int, int, float]:
             p_value = min(1.0, looked * hypergeometric_tail(filled, len(turns), len(at), len(steps)))
             found, best = ((period, phase), p_value) if p_value < best else (found, best)
     return *found, best
+
+
+def comes_all_along(at: IntArray, steps: IntArray, period: int | None) -> bool:
+    """Whether what comes now and then does so from the first step to the last as it may by chance: so often, it does
+    not stay away for so long before its first time or after its last.
+
+    Args:
+        at: Positions of the steps in which it comes, ascending.
+        steps: Numbers of all steps looked at, ascending.
+        period: At which it comes. None: at none.
+    """
+    if not len(at):
+        return True
+    places = np.arange(len(steps))
+    if period is not None:
+        places = np.flatnonzero(steps % period == steps[at[0]] % period)
+    first, last = np.searchsorted(places, at[[0, -1]]).tolist()
+    tries = len(places) if period is None else last - first + 2  # one more than it came in: it might have failed
+    away = max(first, len(places) - 1 - last)
+    return bool((1 - min(len(at) / tries, 1.0)) ** away >= ALPHA_AWAY)
 
 
 def hypergeometric_tail(hits: int, marked: int, drawn: int, total: int) -> float:

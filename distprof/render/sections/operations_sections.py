@@ -27,6 +27,7 @@ ADVICE = {
     "the squares of their lengths",
     PipelineCauseKind.SLOW_LINK: "test the link by itself (nccl-tests, iperf), and look for other traffic",
     PipelineCauseKind.HELD_UP: "compare what it does there with the others",
+    PipelineCauseKind.STALLS: "look at what it does in these steps",
     PipelineCauseKind.COLLECTIONS: "let all workers collect in the same steps: gc.disable(), and gc.collect() every so "
     "many steps",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from distprof.render.sections.cause_times import format_when
 from distprof.render.sections.cause_words import look_up_verdict_cause, show_point, show_share
 from distprof.render.sections.rank_names import describe_pipeline_place, describe_place, name_rank
 from distprof.render.sections.section_types import EXTREMES, MAX_RANK_ROWS, Fact, Section, drop_places, make_columns
-from distprof.render.units import NOT_MEASURED, clean_text, format_factor, format_ratio, format_time
+from distprof.render.units import NOT_MEASURED, clean_text, format_factor, format_ratio, format_time, make_ordinal
 from distprof.report.operations_report import PipelineCause, PipelineCauseKind
 from distprof.report.pipeline_report import PipelineRankReport, PipelineReport
 from distprof.report.report import Report
@@ -37,7 +37,7 @@ def describe_pipeline_verdict(report: Report, pipeline: PipelineReport) -> str:
     return describe_pipeline_cause(cause, PipelineShape(
         num_replicas=pipeline.replicas, num_stages=pipeline.num_stages or 0, num_steps=report.verdict.steps_used,
         num_batches=pipeline.micro_batches, is_live=True, rank_name=_name_rank(report, pipeline, cause),
-        when=_format_when(report),
+        when=_format_when(report), is_thinned=bool(report.coverage.steps_timed_alone),
     ))  # fmt: skip
 
 
@@ -112,7 +112,7 @@ PIPELINE_KINDS = {
     PipelineCauseKind.SLOW_WORKER: "slow worker", PipelineCauseKind.UNEVEN_STAGE: "uneven stage",
     PipelineCauseKind.SLOW_REPLICA: "slow replica", PipelineCauseKind.HELD_UP: "slow worker",
     PipelineCauseKind.UNEQUAL_SEQUENCES: "unequal sequences", PipelineCauseKind.SLOW_LINK: "slow link",
-    PipelineCauseKind.COLLECTIONS: "garbage collection",
+    PipelineCauseKind.COLLECTIONS: "garbage collection", PipelineCauseKind.STALLS: "stalls",
 }  # fmt: skip
 WITHOUT = {
     PipelineCauseKind.UNEVEN_STAGE: "with even stages", PipelineCauseKind.UNEQUAL_SEQUENCES: "with equal ones",
@@ -135,6 +135,8 @@ class PipelineShape(Struct, frozen=True, kw_only=True):
     """Of the cause's rank, with its coordinates. None: it is about no rank, or not recorded."""
     when: str = ""
     """Since when or until when the cause acts. Empty: in the whole job."""
+    is_thinned: bool = False
+    """Only some steps were recorded."""
 
 
 def describe_pipeline_cause(cause: PipelineCause, shape: PipelineShape) -> str:
@@ -153,7 +155,7 @@ def show_ratio(ratio: float | None) -> str:
 
 def _describe(cause: PipelineCause, shape: PipelineShape) -> str:
     match cause.kind:
-        case PipelineCauseKind.HELD_UP:
+        case PipelineCauseKind.HELD_UP | PipelineCauseKind.STALLS:
             return _describe_held_up(cause, shape)
         case PipelineCauseKind.SLOW_WORKER:
             passes = clean_text(cause.what).removesuffix("-compute")
@@ -194,6 +196,11 @@ def _describe_held_up(cause: PipelineCause, shape: PipelineShape) -> str:
             f"{name} takes {late}longer than the other stages{where}: it has more to do there, or is slower, which a "
             "single replica does not tell"
         )
+    if cause.kind is PipelineCauseKind.STALLS:
+        every = "" if cause.period is None else f"every {make_ordinal(cause.period)} step"
+        often = " ".join(text for text in (every, shape.when) if text)
+        steps = f"{cause.steps_count:,} of {shape.num_steps:,}{' recorded' if shape.is_thinned else ''} steps"
+        return f"{name} is {late}late{where} in {steps}" + (f", {often}" if often else "")
     number = len(cause.micro_batches)
     batches = "" if shape.num_batches is None else f" of {shape.num_batches:,}"
     return f"{name} is {late}late{where}" + (f", in {number:,}{batches} micro-batches of each step" if number else "")

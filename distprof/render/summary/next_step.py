@@ -175,7 +175,8 @@ def _advise_named(report: Report, verdict: Verdict) -> str | None:
             who = "all ranks" if verdict.rank is None else name_rank(report, verdict.rank)
             if verdict.rank is not None and verdict.cause in _RARE:
                 return _BY_CAUSE[verdict.cause].format(who=who)
-            return f"look at what {who} did in the steps that --details lists as stalls: checkpoints, logs, the data"
+            steps = "these steps" if verdict.pipeline_cause is not None else "the steps that --details lists as stalls"
+            return f"look at what {who} did in {steps}: checkpoints, logs, the data"
     return None
 
 
