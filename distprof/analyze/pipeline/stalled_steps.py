@@ -16,13 +16,15 @@ from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO
 from distprof.analyze.stats.far_events import STEADY_RATIO, Events, list_events
-from distprof.analyze.stats.significance import concentration_p_values, estimate_period, fisher_combine
+from distprof.analyze.stats.significance import concentration_p_values, detect_kinds, estimate_period, fisher_combine
 from distprof.analyze.stats.statistics import fast_median, medians_of_others
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCauseKind
 
 FEWEST_STALLS = 3
+WAYS = 4
+"""In which stalls may be one rank's: by their sizes, their number, a period, or as a kind of their own."""
 ALPHA_PERIOD = 0.001
 """Of calling the stalls of a rank that is named regular."""
 TAIL_FACTOR = 3.0
@@ -77,26 +79,46 @@ def _choose(recorded: Recorded, work_ns: FloatArray, tests: int) -> Iterator[_St
     events = _leave_own(events, (number, num_steps), stages=workers[1])
     cost_ns = np.bincount(events.rows, weights=events.excess_ns, minlength=number).astype(np.float64)
     costly = cost_ns >= np.maximum(MIN_TAKEN_RATIO * usual_ns * num_steps, TAIL_FACTOR * medians_of_others(cost_ns))
-    fresh = _mark_fresh(events)
-    if not fresh.any():
+    first, steps = _mark_first(events), recorded.graph.steps
+    if not first.any():
         return
-    by_size = concentration_p_values(events.rows[fresh], events.excess_ns[fresh], number)
-    by_number = concentration_p_values(events.rows[fresh], np.ones(int(fresh.sum())), number)
+    by_size = concentration_p_values(events.rows[first], events.excess_ns[first], number)
+    by_number = concentration_p_values(events.rows[first], np.ones(int(first.sum())), number)
+    of_kind = _judge_kinds(events, np.flatnonzero(first), number)
+    alpha = share_alpha(recorded, PipelineCauseKind.STALLS, tests * number * WAYS)
     for worker in np.flatnonzero(costly).tolist():
-        own = events.rows == worker
-        own_at, at = events.at[own & fresh], events.at[own]
-        if len(own_at) < FEWEST_STALLS or len(at) > STEADY_RATIO * num_steps:
+        own = np.flatnonzero(events.rows == worker)
+        if len(own) > STEADY_RATIO * num_steps or np.sum(first[own]) < FEWEST_STALLS:
             continue
-        steps = recorded.graph.steps
-        period, turn, regular = estimate_period(steps[own_at], steps)
-        p_value = 3 * min(by_size[worker], by_number[worker], fisher_combine(by_size[worker], regular))
-        if p_value >= share_alpha(recorded, PipelineCauseKind.STALLS, tests * number):
-            continue
-        on_time = steps[at] % period == turn if regular < ALPHA_PERIOD else np.ones(len(at), dtype=bool)
+        period, turn, regular = estimate_period(steps[events.at[own[first[own]]]], steps)
+        if min(by_size[worker], by_number[worker], fisher_combine(by_size[worker], regular)) >= alpha:
+            p_value, own = of_kind.get(worker, (1.0, own))
+            if p_value >= alpha:
+                continue
+            period, turn, regular = estimate_period(steps[events.at[own]], steps)
+        is_regular = regular < ALPHA_PERIOD
+        own = own[steps[events.at[own]] % period == turn] if is_regular else own
         yield _Stalls(
-            worker=worker, at=at[on_time], excess_ns=events.excess_ns[own][on_time],
-            period=period if regular < ALPHA_PERIOD else None,
-        )  # fmt: skip
+            worker=worker, at=events.at[own], excess_ns=events.excess_ns[own], period=period if is_regular else None
+        )
+
+
+def _judge_kinds(events: Events, chosen: IntArray, number: int) -> dict[int, tuple[float, IntArray]]:
+    """By rank: how probable it is by chance that events of about one size, with a gap below them, are all its own, and
+    which these are.
+
+    Args:
+        events: Of all ranks.
+        chosen: Those of them that are one each.
+        number: All ranks.
+    """
+    found: dict[int, tuple[float, IntArray]] = {}
+    for kind in detect_kinds(events.excess_ns[chosen], events.least_ns):
+        members = np.sort(chosen[kind.members])
+        worker = int(events.rows[members[0]])
+        if (events.rows[members] == worker).all():
+            found.setdefault(worker, (kind.p_value(len(members)) * number ** (1.0 - len(members)), members))
+    return found
 
 
 def _leave_own(events: Events, shape: tuple[int, int], *, stages: int) -> Events:
@@ -106,13 +128,16 @@ def _leave_own(events: Events, shape: tuple[int, int], *, stages: int) -> Events
     of_replica = np.sort(excess_ns.reshape(-1, stages, shape[1]), axis=1)
     others_ns = of_replica[:, -2] if stages > 1 else np.zeros_like(of_replica[:, 0])
     own = others_ns[events.rows // stages, events.at] <= MOST_RATIO * events.excess_ns
-    return structs.replace(events, rows=events.rows[own], at=events.at[own], excess_ns=events.excess_ns[own])
+    least_ns = max(events.least_ns, float(events.excess_ns[~own].max(initial=0.0)))
+    return structs.replace(
+        events, rows=events.rows[own], at=events.at[own], excess_ns=events.excess_ns[own], least_ns=least_ns
+    )
 
 
-def _mark_fresh(events: Events) -> BoolArray:
+def _mark_first(events: Events) -> BoolArray:
     """Which events do not follow one of the same rank in the step before: these are one, ``[num_events]``."""
-    fresh: BoolArray = ~((np.diff(events.rows, prepend=-1) == 0) & (np.diff(events.at, prepend=-2) == 1))
-    return fresh
+    first: BoolArray = ~((np.diff(events.rows, prepend=-1) == 0) & (np.diff(events.at, prepend=-2) == 1))
+    return first
 
 
 def _describe(
