@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from distprof.analyze.pipeline.work import Recorded
 from distprof.analyze.stats.mean_interval import MIN_DEGREES_OF_FREEDOM, estimate, influence_on_midmean
 from distprof.analyze.stats.significance import JOB_ALPHA, t_survival
-from distprof.analyze.stats.statistics import medians_of_others, midmean
+from distprof.analyze.stats.statistics import LEVEL, bound_share, medians_of_others, midmean
 from distprof.analyze.stats.step_memory import estimate_memory
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.operations import Kind
@@ -70,6 +70,8 @@ class PipelineCandidate(Struct, frozen=True, kw_only=True):
     acting: BoolArray | None = None
     """In which steps it acts, ``[num_steps]``: what these and the others differ by is no error of its cost. None: in
     all."""
+    is_sampled: bool = False
+    """It acts in more steps than were recorded: in how many is known as well as a sample tells."""
     period: int | None = None
     """Of stalls: every so many steps. None: at no period, or another kind."""
     part: JobPart | None = None
@@ -92,10 +94,20 @@ def estimate_cost(
     whole_ns = float(step_ns.mean())
     if candidate.part is None or candidate.acting is None:
         sets = None if candidate.acting is None else candidate.acting.astype(np.int64)
-        return (*estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets), None)
+        saved, ratio = estimate(saved_ns, whole_ns, error_ns=error_ns, sets=sets)
+        if candidate.acting is not None and candidate.is_sampled:
+            saved, ratio = (_widen_by_count(cost, candidate.acting) for cost in (saved, ratio))
+        return saved, ratio, None
     _, then = estimate(saved_ns[candidate.acting], float(step_ns[candidate.acting].mean()))
     ratio = then.scale(candidate.part.share_ratio)
     return ratio.scale(whole_ns), ratio, then
+
+
+def _widen_by_count(cost: Estimate, acting: BoolArray) -> Estimate:
+    """With the 95 % interval of in how many steps it acts, if a sample of them tells."""
+    hits, number, level = int(acting.sum()), len(acting), (1 + LEVEL) / 2
+    low, high = 1 - bound_share(number - hits, number, level), bound_share(hits, number, level)
+    return structs.replace(cost, low=cost.low * low * number / hits, high=cost.high * high * number / hits)
 
 
 def share_alpha(recorded: Recorded, kind: PipelineCauseKind, tests: int = 1) -> float:

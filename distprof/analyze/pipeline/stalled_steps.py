@@ -163,7 +163,7 @@ def _describe(
     return PipelineCandidate(
         kind=PipelineCauseKind.STALLS, what=str(part), phase=part, replica=replica, stage=stage,
         more_ratio=late_ns / max(usual_ns, 1.0), steps_count=len(stalls.at), late_ns=late_ns, acting=acting,
-        period=stalls.period, work_ns=work_ns,
+        period=stalls.period, is_sampled=bool(np.ptp(recorded.graph.steps) >= num_steps), work_ns=work_ns,
     )  # fmt: skip
 
 

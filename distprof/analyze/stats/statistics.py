@@ -192,11 +192,12 @@ def count_outside(number: int) -> int:
     return max(0, outside - 1)
 
 
-def bound_share(hits: float, total: float) -> float:
-    """The upper end of the 90 % interval of a share of which ``hits`` of ``total`` were seen; neither need be whole.
+def bound_share(hits: float, total: float, level: float = LEVEL) -> float:
+    """The upper bound at this level of a share of which ``hits`` of ``total`` were seen; neither need be whole. At the
+    usual level it is the upper end of the 90 % interval.
 
     Source: Wilson (1927), Journal of the American Statistical Association 22.
     """
-    deviate = NormalDist().inv_cdf(LEVEL)
+    deviate = NormalDist().inv_cdf(level)
     square = deviate * deviate
     return (hits + square / 2 + deviate * math.sqrt(hits * (1 - hits / total) + square / 4)) / (total + square)

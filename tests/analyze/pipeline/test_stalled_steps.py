@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from distprof.analyze.make_report import analyze
 from distprof.render.sections.cause_words import list_causes as list_cause_rows
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
 from distprof.render.units import format_time
 from distprof.report.operations_report import PipelineCauseKind
 from distprof.report.wait_report import VerdictKind
-from tests.analyze.pipeline.live_jobs import MS, Job, list_causes, measure_saved, report, require_cost
+from tests.analyze.pipeline.live_jobs import MS, Job, list_causes, measure_saved, play, report, require_cost, thin
 from tests.analyze.summary.test_pipeline import BACKWARD, FORWARD
 
 STEPS = 121
@@ -72,6 +74,24 @@ def test_stalls_are_a_row_among_the_causes_and_say_what_to_look_at() -> None:
     (row, *_) = list_cause_rows(found)
     assert row[:4] == ["11 stalls", "rank 1, backward", "every 8th step, since step 40", "24.0 ms"]
     assert describe_next(found) == "look at what rank 1 did in these steps: checkpoints, logs, the data"
+
+
+def test_of_a_sample_of_steps_the_cost_is_as_uncertain_as_how_often_it_stalls() -> None:
+    """16 ms in 12 of 60 recorded steps; the other ones have as many by chance."""
+    changes = CASES["forward"][0]
+    run, half = play(Job(steps=STEPS, **changes)), np.random.default_rng(5).random(STEPS) < 0.5
+    found = analyze(thin(run, half))
+    lost, whole = found.verdict.lost_ratio, report(steps=STEPS, **changes).verdict.lost_ratio
+    assert (found.verdict.kind, found.verdict.rank) == (VerdictKind.STALLS, 2)
+    assert " recorded steps" in describe_verdict(found)
+    assert lost is not None and whole is not None
+    assert lost.low < whole.value < lost.high
+    assert lost.high - lost.low > 0.5 * lost.value > 3 * (whole.high - whole.low)
+
+
+def test_a_few_stalls_of_one_length_are_enough() -> None:
+    found = report(steps=41, after_ns=lambda rank, step: MS + 25 * MS * (rank == 3 and step in {5, 14, 20, 33}))
+    assert " ms late in other in 4 of 40 steps; " in describe_verdict(found)
 
 
 def test_stalls_of_a_replica_are_named_too() -> None:
