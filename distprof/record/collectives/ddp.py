@@ -1,8 +1,9 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
-After the last bucket all gradients of the model are computed, so from there until ``backward()`` returns the rank only
-waits: the exposed part. No bucket is known to be the last when it is issued, so the wait is discarded when another one
-follows.
+After the last bucket all gradients of the model are computed, so the rank waits until all have been reduced: the exposed
+part. What else the backward computes then, such as gradients of the model's input, is its own again; where the ends of
+the buckets are not seen, that counts as waiting until ``backward()`` returns. No bucket is known to be the last when it
+is issued, so the wait is discarded when another one follows.
 """
 # No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 

@@ -388,6 +388,10 @@ def name_beside(report: Report, cause: CauseReport) -> str:
         return f"{_name_part(cause)} of all ranks in {format_steps(cause.events or 0)}"
     name = name_cause(cause, report=report)
     name = name if cause.events != 1 else name.replace("stalls", "stall", 1)
+    inside = _list_nobodys_stalls(report, cause)
+    places = {(stall.rank, stall.phase) for stall in inside}
+    if 1 < len(inside) == cause.events and len(places) == 1 and inside[0].rank is not None:
+        return f"{number}stalls, each of {name_rank(report, inside[0].rank)} {format_where(inside[0].phase)}".rstrip()
     if (longest := find_longest_stall(report, cause)) is not None:
         who, step = name_rank(report, longest.rank), f"step {longest.step:,}"
         name = f"stall ({who}, {step})" if cause.events == 1 else f"{name} (the longest, in {step}, is {who}'s)"
@@ -397,23 +401,28 @@ def name_beside(report: Report, cause: CauseReport) -> str:
 def find_longest_stall(report: Report, cause: CauseReport) -> Stall | None:
     """Of stalls that no rank, host or part has in common, the one that takes more than all others together, if one rank
     made that. None: there is none."""
-    if cause.kind is not VerdictKind.STALLS or cause.rank is not None or cause.hosts or cause.phase is not None:
-        return None
-    common = {item.phase for item in list_named(report.causes) if is_everybodys(item)}
-    inside = [
-        stall for stall in report.stalls
-        if cause.first_step <= stall.step <= cause.last_step and (stall.rank is not None or stall.phase not in common)
-    ]  # fmt: skip
+    inside = _list_nobodys_stalls(report, cause)
     longest = max(inside, key=lambda stall: stall.lost_ns, default=None)
     if longest is None or longest.rank is None or 2 * longest.lost_ns <= sum(stall.lost_ns for stall in inside):
         return None
     return longest
 
 
+def _list_nobodys_stalls(report: Report, cause: CauseReport) -> list[Stall]:
+    """Those of a cause that no rank, host or part is to blame for; none of another cause."""
+    if cause.kind is not VerdictKind.STALLS or cause.rank is not None or cause.hosts or cause.phase is not None:
+        return []
+    common = {item.phase for item in list_named(report.causes) if is_everybodys(item)}
+    return [
+        stall for stall in report.stalls
+        if cause.first_step <= stall.step <= cause.last_step and (stall.rank is not None or stall.phase not in common)
+    ]  # fmt: skip
+
+
 def format_costs(costs: Sequence[tuple[str, Estimate]], most: str = "") -> str:
     """A clause: ``communication costs 59 % of a step (57 to 61 %), and jitter 19 % (17 to 21 %)``."""
     (first, share), *rest = costs
-    verb = "cost" if "stalls of " in first else "costs"
+    verb = "cost" if " stalls" in first else "costs"
     text = f"{first} {verb} {most}{show_share(share, 'of a step')}"
     for position, (name, share) in enumerate(rest, start=1):
         text += f", {'and ' if position == len(rest) else ''}{name} {show_share(share)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +22,11 @@ from distprof.record.collectives.collectives import watch_collectives
 from distprof.record.collectives.ddp import watch_ddp
 from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import StepRecord
+from distprof.storage.collective_records import MAX_COLLECTIVES
 from distprof.world import World
 from tests.ranks import run_cases
 
-WIDTH, STEPS = 12, 5
+WIDTH, STEPS, LATE_S = 12, 5, 0.05
 BACKWARD, ALL_REDUCE = PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.ALL_REDUCE]
 
 
@@ -151,7 +153,47 @@ def check_kinds(world: World) -> None:
             assert sum(item.size_bytes for item in record.collectives or []) == size_bytes
             assert count_exposed(record) == 1
             backward = [code for code in record.segments.codes if code in (BACKWARD, ALL_REDUCE)]
-            assert backward == [BACKWARD, ALL_REDUCE]  # a wait that was taken back leaves no trace
+            assert backward[:2] == [BACKWARD, ALL_REDUCE]  # a wait that was taken back leaves no trace
+            assert backward[2:] in ([], [BACKWARD])  # after the last bucket was reduced
+
+
+class Late(torch.autograd.Function):
+    """Its backward begins when all buckets have been reduced, and takes 50 ms."""
+
+    recorder: Recorder
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        log, deadline_s = Late.recorder._issued, time.monotonic() + 60
+        tickets = range(log.first_ticket, log.first_ticket + len(log.flags))
+        while any(log.ends[ticket % MAX_COLLECTIVES][0] != ticket for ticket in tickets):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        time.sleep(LATE_S)
+        return gradient
+
+
+def compute_after_the_buckets(world: World) -> None:
+    """What comes after the gradients of the first parameters is the rank's own time, and no wait."""
+    model = make_model("plain")
+    recorder, _, _ = watch(model)
+    Late.recorder = recorder
+    for step in range(2):
+        recorder.begin_step(step, warmup=False)
+        loss = model(Late.apply(torch.ones(6, WIDTH, requires_grad=True))).square().mean()
+        recorder.enter(BACKWARD)
+        loss.backward()
+        recorder.exit()
+        recorder.end_step()
+    for record in recorder.drain():
+        segments = zip(record.segments.codes, record.segments.durations_ns, strict=True)
+        backward = [(code, duration_ns) for code, duration_ns in segments if code in (BACKWARD, ALL_REDUCE)]
+        assert [code for code, _ in backward] == [BACKWARD, ALL_REDUCE, BACKWARD]
+        assert backward[-1][1] >= 1e9 * LATE_S
 
 
 def put_it_back(world: World) -> None:
@@ -206,7 +248,7 @@ def fail_in_ours(world: World) -> None:
         assert not collective_watch.on and len(notes) == 1 and "ours" in notes[0], (name, notes)
 
 
-CASES = (check_kinds, put_it_back, take_a_hook_later, fail_in_ours)
+CASES = (check_kinds, compute_after_the_buckets, put_it_back, take_a_hook_later, fail_in_ours)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from distprof.record.step.recorder import Recorder
 from distprof.record.step.step_record import SeenCollective, StepRecord, name_unseen
 from distprof.record.step.timeline import MAX_SEGMENTS, PhaseContext
 from distprof.storage.collective_records import MAX_COLLECTIVES
+from tests.factories import MS
 from tests.fakes import FakeClock, make_device
 
 FORWARD, BACKWARD, GRAD_NORM = PHASE_CODE[Phase.FORWARD], PHASE_CODE[Phase.BACKWARD], PHASE_CODE[Phase.GRAD_NORM]
@@ -49,6 +50,39 @@ def test_what_is_waited_for_has_ended_with_the_wait_unless_that_has_failed(faile
     assert ends_ns == ([5, 30, None] if failed else [5, 26, 26])
     assert [item.exposed_ns for item in seen] == [0, 0, 20]
     assert record.segments.durations_ns == (0, 6, 20, 4)  # the wait that was taken back is part of the backward
+
+
+@pytest.mark.parametrize(
+    ("seen", "rest_ns", "waited_ns"),
+    [(2, 12 * MS, 3 * MS), (1, 12 * MS, 15 * MS), (2, MS // 10, 3 * MS + MS // 10)],
+)
+def test_what_a_backward_computes_after_its_buckets_are_reduced_is_no_wait(
+    seen: int, rest_ns: int, waited_ns: int
+) -> None:
+    """The last bucket takes 3 ms; then the gradients of the input are computed. Unless all ends are seen, or it takes
+    next to no time, it counts as waiting."""
+    clock = FakeClock()
+    recorder = Recorder(now_ns=clock)
+    recorder.begin_step(0, warmup=False)
+    recorder.enter(BACKWARD)
+    tickets = [recorder.begin_bucket(0, 8, 0, AWAITED) for _ in range(2)]
+    clock.advance(10 * MS)
+    recorder.mark_tail(tickets[1])
+    for late, ticket in enumerate(tickets[:seen]):
+        clock.advance(late * 3 * MS)
+        recorder.end_collective(ticket)
+    clock.advance(rest_ns if seen == 2 else rest_ns + 3 * MS)
+    recorder.exit()
+    recorder.begin_held(0, 8, 0, ALL_REDUCE)  # a later wait keeps its place
+    clock.advance(7)
+    recorder.end_held(tickets[1] + 1)
+    recorder.end_step()
+    record, collectives = take_one(recorder)
+    assert [item.exposed_ns for item in collectives] == [0, waited_ns, 7]
+    own_ns = 10 * MS + 3 * MS + rest_ns - waited_ns
+    assert record.phase_host_ns is not None
+    assert (record.phase_host_ns[BACKWARD], record.phase_host_ns[ALL_REDUCE]) == (own_ns, waited_ns + 7)
+    assert sum(record.segments.durations_ns) == 13 * MS + rest_ns + 7
 
 
 def test_a_bucket_is_exposed_from_the_last_one_to_the_end_of_backward() -> None:
