@@ -1,12 +1,14 @@
 """Gradient synchronisation under DistributedDataParallel: bytes, intervals, and the exposed part.
 
-After the last bucket all gradients of the model are computed, so the rank waits until all have been reduced: the exposed
-part. What else the backward computes then, such as gradients of the model's input, is its own again; where the ends of
-the buckets are not seen, that counts as waiting until ``backward()`` returns. No bucket is known to be the last when it
-is issued, so the wait is discarded when another one follows.
+After the last bucket all gradients of the model are computed, so from there until ``backward()`` returns the rank only
+waits: the exposed part. No bucket is known to be the last when it is issued, so the wait is discarded when another one
+follows. On the host the wait begins when the backward has computed all that it computes, such as the gradients of the
+model's input: autograd then calls back what its graph's hooks have queued, in their order, and DDP, which waits there,
+queues that with the last bucket.
 """
 # No postponed annotations: DDP inspects those of the hook and needs the types themselves.
 
+import contextlib
 import functools
 import inspect
 import weakref
@@ -28,6 +30,7 @@ from distprof.record.step.timeline import OTHER
 
 _ALL_REDUCE, _KIND = PHASE_CODE[Phase.ALL_REDUCE], KIND_CODE[CollectiveKind.ALL_REDUCE]
 _STRIDED = torch.strided
+_ENGINE: Any = torch.autograd.Variable._execution_engine
 _HIDDEN = (
     "a communication hook was registered before recording began: waits are known only for what the hook itself issues "
     "through torch.distributed"
@@ -55,6 +58,8 @@ class _Reductions:
         self.step: int | None = None
         self.number = 0
         """Of the newest bucket: its step, and which one it is in it."""
+        self.queued: int | None = None
+        """The step in whose backward autograd is to call back. None: it has, or is not asked to."""
         self.follows, self.flags, self.code = True, ON_DEVICE if self.on_device else AWAITED, -1
         """Whether the ends of this step's buckets are seen, or on a device may be; and as for `begin_bucket`."""
 
@@ -80,6 +85,19 @@ class _Reductions:
         sees = sees_ends(step, self.number)
         self.follows, self.flags = sees or self.on_device, ON_DEVICE if self.on_device else AWAITED * sees
         self.step, self.number, self.code = step, 0, self._look_up_code()
+
+    def call_back(self) -> None:
+        """Has autograd say when the backward that runs has nothing left to compute."""
+        self.queued = self.recorder.step
+        with contextlib.suppress(RuntimeError):  # none runs: a rank whose data has ended takes part in others' (join)
+            _ENGINE.queue_callback(self._end_computing)
+
+    def _end_computing(self) -> None:
+        self.queued = None
+        try:
+            self.recorder.begin_tail_late()
+        except Exception as error:  # flat: called by autograd
+            self.collective_watch.fail(error)
 
     def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
         """Records when the reduction ends, by torch's handle of it."""
@@ -143,6 +161,8 @@ class _WatchedGroup(dist.ProcessGroup):
             # Outside of all phases the end of backward is not known.
             if recorder.recording and reductions.timeline.phase != OTHER:
                 recorder.mark_tail(ticket)  # the rank waits for it from now on unless another one follows
+                if reductions.queued != recorder.step and not reductions.on_device:
+                    reductions.call_back()
             if reductions.follows:
                 reductions.follow(ticket, work, recorder)
         except Exception as error:  # flat: see above
@@ -159,7 +179,8 @@ for _name in _PASSED_ON:
 # The reducer calls these from C++, also while a compiled model or step runs.
 for _name in ("allreduce", "getBackendName", "broadcast"):
     skip_compile(getattr(_WatchedGroup, _name), wholly=True)
-skip_compile(_Reductions.end, wholly=True)
+for _called in (_Reductions.end, _Reductions._end_computing):
+    skip_compile(_called, wholly=True)
 
 
 _reductions: weakref.WeakKeyDictionary[DistributedDataParallel, _Reductions] = weakref.WeakKeyDictionary()

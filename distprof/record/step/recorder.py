@@ -277,6 +277,10 @@ class Recorder:
         self._tail = (self._now(), ticket)
         timeline.room, timeline.place[1] = 0, ALL_REDUCE  # whatever changes the phase now comes here first
 
+    def begin_tail_late(self) -> None:
+        """The wait that `mark_tail` has begun begins only now: until now the rank has computed something else."""
+        self._tail = None if self._tail is None else (self._now(), self._tail[1])
+
     @property
     def running_code(self) -> int:
         """The phase of the running segment. Any thread may ask."""

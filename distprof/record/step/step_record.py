@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from distprof.facts.run import KINDS, OWN_PHASES, PHASE_CODE, PHASES, Stretch
 from distprof.facts.segments import Segments
@@ -29,9 +29,6 @@ NO_STEP = -1
 """The number of a step that turned out to be none: it is not recorded."""
 HELD_NS = 5_000
 """If the compute stream waits for less than this, the collective was over before, at an unknown time."""
-LEAST_TAIL_NS = 200_000
-"""What a backward does after its last bucket has been reduced counts as waiting if it is less: about as late, another
-thread may say that it has been."""
 NO_SEGMENTS = Segments(begin_ns=0, codes=(), durations_ns=())
 _EVALUATION = list(STRETCH_CODE).index(Stretch.EVALUATION)
 _OWN = {PHASE_CODE[phase]: position for position, phase in enumerate(OWN_PHASES)}
@@ -165,8 +162,6 @@ def settle(record: StepRecord) -> StepRecord:
     if record.marks is not None:
         record.segments = record.marks.make_segments()
         if record.issued is not None:
-            if record.device_ns is None and not (record.failed or record.broken):
-                record.segments, record.issued = _cut_tails(record.segments, record.issued)
             record.phase_host_ns = record.marks.sum_phases(record.segments)
         record.marks = None
     if record.device_ns is not None and record.phase_host_ns is not None:
@@ -232,42 +227,6 @@ def _assemble_operations(record: StepRecord, issued: Issued) -> StepOperations |
             begin_ns=record.begin_device_ns, codes=record.segments.codes, durations_ns=tuple(record.device_ns)
         )
     return assemble_operations(record.logged, record.segments, issued, evaluated=evaluated, device=device)
-
-
-def _cut_tails(segments: Segments, issued: Issued) -> tuple[Segments, Issued]:
-    """The segments and collectives of a step in which a wait for DDP's buckets ends when the last of them does.
-
-    What the rank does from then on until the backward returns is its own: the gradients of a model's input, for
-    example, may be computed after those of its first parameters. Where some end was not seen, all of it counts as
-    waiting.
-    """
-    seen = dict(issued.ends)
-    begins_ns = list(accumulate(segments.durations_ns, initial=segments.begin_ns))
-    cuts: dict[int, tuple[int, int]] = {}
-    first = 0
-    for segment, at in issued.waits:
-        if not issued.flags[at] & AWAITED or issued.flags[at] & ON_DEVICE:
-            continue
-        own = [place for place in range(min(first, at), at + 1) if issued.flags[place] & AWAITED]
-        ends_ns = [ns for place in own if (ns := seen.get(issued.first_ticket + place)) is not None]
-        first = at + 1
-        if segment < len(segments.codes) and len(ends_ns) == len(own):
-            over_ns = max(begins_ns[segment], *ends_ns)
-            if begins_ns[segment + 1] - over_ns >= LEAST_TAIL_NS:
-                cuts[segment] = over_ns, issued.facts[at][2]
-    if not cuts:
-        return segments, issued
-    codes, durations_ns, moved = list[int](), list[int](), list[int]()
-    for segment, (code, duration_ns) in enumerate(zip(segments.codes, segments.durations_ns, strict=True)):
-        moved.append(len(codes))
-        over_ns, rest = cuts.get(segment, (begins_ns[segment + 1], code))
-        codes += [code, rest] if segment in cuts else [code]
-        waited_ns = over_ns - begins_ns[segment]
-        durations_ns += [waited_ns, duration_ns - waited_ns] if segment in cuts else [duration_ns]
-    return structs.replace(segments, codes=tuple(codes), durations_ns=tuple(durations_ns)), structs.replace(
-        issued, waits=[(moved[segment], at) for segment, at in issued.waits if segment < len(moved)],
-        exchanges=[moved[segment] for segment in issued.exchanges if segment < len(moved)],
-    )  # fmt: skip
 
 
 def _compute_ends(issued: Issued, segments: Segments | None) -> list[int | None]:
