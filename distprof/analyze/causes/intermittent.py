@@ -15,12 +15,10 @@ import numpy as np
 from msgspec import Struct, structs
 
 from distprof.analyze.causes.outliers import (
-    ALPHA_PERIOD,
     MOST_RATIO,
     NAMED_STRETCHES,
     Outliers,
     is_only_its_own,
-    list_costly_ranks,
     list_occasions,
     list_outliers,
     make_candidate,
@@ -30,7 +28,7 @@ from distprof.analyze.cycles.cycle_parts import read_between, take_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.far_events import STEADY_RATIO, Events
+from distprof.analyze.stats.far_events import ALPHA_PERIOD, STEADY_RATIO, Events, list_costly_ranks
 from distprof.analyze.stats.significance import (
     EventKind,
     concentration_p_values,

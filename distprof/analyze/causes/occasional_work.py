@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from distprof.analyze.causes.outliers import (
-    ALPHA_PERIOD,
-    list_costly_ranks,
     list_occasions,
     list_outliers,
     make_candidate,
 )
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
-from distprof.analyze.stats.far_events import EVENT_RATIO, estimate_usual
+from distprof.analyze.stats.far_events import ALPHA_PERIOD, EVENT_RATIO, estimate_usual, list_costly_ranks
 from distprof.analyze.stats.significance import (
     binomial_tail,
     correlation_time,

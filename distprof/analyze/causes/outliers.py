@@ -12,17 +12,13 @@ from distprof.analyze.replay.candidate import CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.far_events import EVENT_RATIO, OWN_SIGMAS, Events, estimate_usual, list_events
 from distprof.analyze.stats.measured_steps import MeasuredSteps
-from distprof.analyze.stats.statistics import fast_median, median_of_others, medians_of_others
+from distprof.analyze.stats.statistics import fast_median, median_of_others
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import OWN_PARTS, Part, Stretch
 from distprof.report.wait_report import Pattern, VerdictKind, is_sample
 
-ALPHA_PERIOD = 0.001
-"""Of calling the events of a rank that is named regular."""
 BESIDE_RATIO = 0.25
 """Of an event: so much in other parts of the cycle is beside it."""
-TAIL_FACTOR = 3.0
-"""A rank's events must cost this many times as much as the typical other rank's."""
 COMMON_RATIO = 0.1
 """Of what one rank takes longer: if the others take less of it, it is this rank's event. Whoever waited long for a rank
 that stalls finds its caches cold, and takes a little longer too."""
@@ -152,13 +148,6 @@ def is_only_its_own(phase_ns: FloatArray, row: int, part: Part | None) -> bool:
         return False
     total_ns = phase_ns[:, :, OWN_PARTS.index(part)].sum(axis=1)
     return bool(np.delete(total_ns, row).max() < OTHERS_RATIO * total_ns[row])
-
-
-def list_costly_ranks(cost_ns: FloatArray, least_ns: float) -> IntArray:
-    """The ranks whose events cost something, at least so much, and far more than the typical other rank's, from the
-    cost of each, ``[num_ranks]``."""
-    costly = cost_ns >= np.maximum(least_ns, TAIL_FACTOR * medians_of_others(cost_ns))
-    return np.flatnonzero(costly & (cost_ns > 0))
 
 
 def make_candidate(

@@ -15,9 +15,9 @@ from distprof.analyze.pipeline.candidates import PHASES_OF, PipelineCandidate, s
 from distprof.analyze.pipeline.thread_graph import ThreadGraph
 from distprof.analyze.pipeline.work import PASSES, Recorded
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO
-from distprof.analyze.stats.far_events import STEADY_RATIO, Events, list_events
+from distprof.analyze.stats.far_events import ALPHA_PERIOD, STEADY_RATIO, Events, list_costly_ranks, list_events
 from distprof.analyze.stats.significance import concentration_p_values, detect_kinds, estimate_period, fisher_combine
-from distprof.analyze.stats.statistics import fast_median, medians_of_others
+from distprof.analyze.stats.statistics import fast_median
 from distprof.facts.arrays import BoolArray, FloatArray, IntArray
 from distprof.facts.run import Part, Phase, Stretch
 from distprof.report.operations_report import PipelineCauseKind
@@ -25,10 +25,6 @@ from distprof.report.operations_report import PipelineCauseKind
 FEWEST_STALLS = 3
 WAYS = 4
 """In which stalls may be one rank's: by their sizes, their number, a period, or as a kind of their own."""
-ALPHA_PERIOD = 0.001
-"""Of calling the stalls of a rank that is named regular."""
-TAIL_FACTOR = 3.0
-"""A rank's stalls must cost this many times as much as the typical other rank's."""
 MOST_RATIO = 0.5
 """Of what a stall takes: a part that holds so much of it is where it lies, and a stage that is longer by so much then
 has more to do, too."""
@@ -78,7 +74,6 @@ def _choose(recorded: Recorded, work_ns: FloatArray, tests: int) -> Iterator[_St
     events = list_events(work_ns.reshape(num_steps, number).T, 0, np.arange(num_steps), usual_ns)
     events = _leave_own(events, (number, num_steps), stages=workers[1])
     cost_ns = np.bincount(events.rows, weights=events.excess_ns, minlength=number).astype(np.float64)
-    costly = cost_ns >= np.maximum(MIN_TAKEN_RATIO * usual_ns * num_steps, TAIL_FACTOR * medians_of_others(cost_ns))
     first, steps = _mark_first(events), recorded.graph.steps
     if not first.any():
         return
@@ -86,7 +81,7 @@ def _choose(recorded: Recorded, work_ns: FloatArray, tests: int) -> Iterator[_St
     by_number = concentration_p_values(events.rows[first], np.ones(int(first.sum())), number)
     of_kind = _judge_kinds(events, np.flatnonzero(first), number)
     alpha = share_alpha(recorded, PipelineCauseKind.STALLS, tests * number * WAYS)
-    for worker in np.flatnonzero(costly).tolist():
+    for worker in list_costly_ranks(cost_ns, MIN_TAKEN_RATIO * usual_ns * num_steps).tolist():
         own = np.flatnonzero(events.rows == worker)
         if len(own) > STEADY_RATIO * num_steps or np.sum(first[own]) < FEWEST_STALLS:
             continue

@@ -8,6 +8,8 @@ from msgspec import Struct
 from distprof.analyze.stats.statistics import fast_median, medians_of_others
 from distprof.facts.arrays import FloatArray, IntArray
 
+ALPHA_PERIOD = 0.001
+"""Of calling the events of a rank that is named regular."""
 EVENT_RATIO = 0.02
 """Share of the cycle by which an event must exceed the usual time and the others."""
 OWN_SIGMAS = 4.0
@@ -21,6 +23,8 @@ KINDS_APART = 3.0
 middle."""
 NOISIER = 3.0
 """A rank whose spread is this many times the typical rank's is compared with its own spread."""
+TAIL_FACTOR = 3.0
+"""A rank's events must cost this many times as much as the typical other rank's."""
 GAUSS_QUARTER = 0.6745
 """From the median of a normal distribution to its quartile, in standard deviations."""
 
@@ -76,6 +80,13 @@ def list_events(own_ns: FloatArray, part: int, chosen: IntArray, usual_cycle_ns:
         part=part, rows=rows[at[0]], at=chosen[at[1]], excess_ns=excess_ns[at], chosen=chosen,
         least_ns=float(max(rest_ns, excess_ns[~found].max(initial=least_ns))),
     )  # fmt: skip
+
+
+def list_costly_ranks(cost_ns: FloatArray, least_ns: float) -> IntArray:
+    """The ranks whose events cost something, at least so much, and far more than the typical other rank's, from the
+    cost of each, ``[num_ranks]``."""
+    costly = cost_ns >= np.maximum(least_ns, TAIL_FACTOR * medians_of_others(cost_ns))
+    return np.flatnonzero(costly & (cost_ns > 0))
 
 
 def estimate_usual(values: FloatArray) -> tuple[FloatArray, FloatArray]:

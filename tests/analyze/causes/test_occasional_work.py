@@ -9,8 +9,9 @@ from benchmarks.simulate import Between, Delay, SimulatedJob, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.intermittent import detect_intermittent_ranks
 from distprof.analyze.causes.occasional_work import Excesses, detect_occasional_work
-from distprof.analyze.causes.outliers import list_costly_ranks, mark_occasions
+from distprof.analyze.causes.outliers import mark_occasions
 from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.stats.far_events import list_costly_ranks
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import OWN_PARTS, Phase, Stretch
 from distprof.report.wait_report import VerdictKind

@@ -16,6 +16,7 @@ from distprof.analyze.stats.significance import (
     JOB_ALPHA,
     ar1_variance_inflation,
     binomial_tail,
+    comes_all_along,
     concentration_p_values,
     count_independent,
     detect_kinds,
@@ -202,6 +203,16 @@ def test_a_period_by_hand() -> None:
     assert estimate_period(10**14 * np.arange(4, 50, 10), 10**14 * np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([3, 14, 20, 29, 41]), np.arange(50)) == (0, 0, 1.0)
     assert estimate_period(np.array([4, 14]), np.arange(50)) == (0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "every", "period", "along"),
+    [(1, 10, None, True), (49, 5, None, False), (20, 10, 10, True), (40, 10, 10, False)],
+)
+def test_what_stays_away_for_too_long_has_begun_late(first: int, every: int, period: int | None, along: bool) -> None:
+    """Of 11 of 100 steps, the first is the 50th: (1 - 11/100)^49 = 0.3 %. Of 6 turns in a row, the first is the 5th:
+    (1 - 6/7)^4 = 0.04 %; the 3rd: (1 - 8/9)^2 = 1.2 %."""
+    assert comes_all_along(np.arange(first, 100, every), np.arange(100), period) == along
 
 
 def test_a_kind_by_hand() -> None:
