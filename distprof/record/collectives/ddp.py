@@ -94,10 +94,7 @@ class _Reductions:
 
     def _end_computing(self) -> None:
         self.queued = None
-        try:
-            self.recorder.begin_tail_late()
-        except Exception as error:  # flat: called by autograd
-            self.collective_watch.fail(error)
+        self.collective_watch.run(self.recorder.begin_tail_late)
 
     def follow(self, ticket: int, work: Any, recorder: Recorder) -> None:
         """Records when the reduction ends, by torch's handle of it."""

@@ -391,7 +391,8 @@ def name_beside(report: Report, cause: CauseReport) -> str:
     inside = _list_nobodys_stalls(report, cause)
     places = {(stall.rank, stall.phase) for stall in inside}
     if 1 < len(inside) == cause.events and len(places) == 1 and inside[0].rank is not None:
-        return f"{number}stalls, each of {name_rank(report, inside[0].rank)} {format_where(inside[0].phase)}".rstrip()
+        where = format_where(inside[0].phase)
+        return f"{number}stalls of {name_rank(report, inside[0].rank)}" + (f" ({where})" if where else "")
     if (longest := find_longest_stall(report, cause)) is not None:
         who, step = name_rank(report, longest.rank), f"step {longest.step:,}"
         name = f"stall ({who}, {step})" if cause.events == 1 else f"{name} (the longest, in {step}, is {who}'s)"

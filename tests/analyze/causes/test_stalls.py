@@ -39,7 +39,7 @@ def test_a_stall_is_listed_apart_and_nobody_is_blamed() -> None:
     assert report.verdict.rank is None and report.verdict.kind is VerdictKind.COMMUNICATION
     assert [cause.kind for cause in report.causes.causes] == [VerdictKind.STALLS, VerdictKind.COMMUNICATION]
     assert describe_verdict(report).endswith(
-        "; 2 stalls of no particular rank cost 20 % of a step, and communication 12 %"
+        "; 2 stalls of rank 2 (in backward) cost 20 % of a step, and communication 12 %"
     )
 
 
