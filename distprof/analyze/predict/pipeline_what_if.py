@@ -41,7 +41,10 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, int | None, Est
     for _, cause in judged.causes:
         if cause.alone or cause.kind is not PipelineCauseKind.UNEVEN_STAGE:
             rank = None if cause.kind is PipelineCauseKind.UNEVEN_STAGE else cause.rank
-            yield _describe(cause), rank, cause.lost_ratio, "its excess goes, what disturbs it now and then stays"
+            assumption = "its excess goes, what disturbs it now and then stays"
+            if cause.kind is PipelineCauseKind.STALLS:
+                assumption = "it takes its usual time in the steps in which it stalls"
+            yield _describe(cause), rank, cause.lost_ratio, assumption
     recorded, whole_ns = judged.recorded, float(judged.recorded.step_ns.mean())
     if recorded.shape[2] > 1 and (kinds := recorded.list_firm()):
         saved_ns = recorded.list_costs(even_out(recorded, None, kinds))
@@ -60,6 +63,8 @@ def _list_changes(judged: JudgedPipeline) -> Iterator[tuple[str, int | None, Est
 def _describe(cause: PipelineCause) -> str:
     if cause.kind is PipelineCauseKind.UNEVEN_STAGE:
         return f"stage {cause.stage} as quick as the others"
+    if cause.kind is PipelineCauseKind.STALLS:
+        return f"rank {cause.rank} without stalls"
     if cause.rank is not None:
         return f"rank {cause.rank} at normal speed"
     if cause.kind is PipelineCauseKind.SLOW_LINK:
