@@ -73,7 +73,7 @@ def test_stalls_are_a_row_among_the_causes_and_say_what_to_look_at() -> None:
     found = report(steps=STEPS, **CASES["backward, since step 40"][0])
     (row, *_) = list_cause_rows(found)
     assert row[:4] == ["11 stalls", "rank 1, backward", "every 8th step, since step 40", "24.0 ms"]
-    assert "rank 1 without stalls" in [what.change for what in found.what_ifs]
+    assert "rank 1 without stalls" in [what.change for what in found.what_if]
     assert describe_next(found) == "look at what rank 1 did in these steps: checkpoints, logs, the data"
 
 
