@@ -21,11 +21,15 @@ class BesideWandbLogger:
         Raises:
             RuntimeError: There is none; the user has been told why.
         """
+
+        def print_line(line: str) -> None:
+            close_sessions_first()  # W&B's service ends with the process, too, and what is left is to be logged before
+            job.print_line(line)
+
         config = decode(WandbConfig, read_choice("logger", "wandb") | _read_project())
         logger = WandbLogger.start(
-            meta=job.meta, config=config, folder=job.folder, print_line=job.print_line, ranks=job.ranks, beside=True
+            meta=job.meta, config=config, folder=job.folder, print_line=print_line, ranks=job.ranks, beside=True
         )
-        close_sessions_first()  # W&B's service ends with the process, too, and what is left is to be logged before
         if logger is None:
             raise RuntimeError("wandb opened no run")
         self._logger = logger

@@ -155,6 +155,7 @@ def test_a_run_in_wandb_leaves_that_of_the_script_alone(
 ) -> None:
     import wandb
 
+    from distprof.profiler.loggers import wandb as logger_file
     from distprof.profiler.loggers.wandb import BesideWandbLogger
     from tests.wandb_file import read_wandb_file
 
@@ -162,11 +163,13 @@ def test_a_run_in_wandb_leaves_that_of_the_script_alone(
     monkeypatch.setenv("WANDB_PROJECT", "theirs-too")
     theirs = wandb.init(project="theirs", dir=str(tmp_path), settings=wandb.Settings(silent=True, console="off"))
     said: list[str] = []
+    monkeypatch.setattr(logger_file, "close_sessions_first", lambda: said.append("sessions end first"))
     (tmp_path / "mine").mkdir()
     logger = BesideWandbLogger(make_job(run, tmp_path / "mine", said))
     logger.log(run.rows)
     logger.close()
-    assert wandb.run is theirs and said[0].startswith("wandb: offline")
+    assert wandb.run is theirs
+    assert said[0] == "sessions end first" and said[1].startswith("wandb: offline")  # who reads it may end the process
     theirs.log({"loss": 1.0})
     theirs.finish()
     wandb.teardown()
