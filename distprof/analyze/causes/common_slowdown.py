@@ -15,6 +15,7 @@ Detection, 6.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,9 +23,10 @@ from msgspec import structs
 
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import CandidateCause, Unexplained, WorkSegment
-from distprof.analyze.stats.lateness import describe_excess
+from distprof.analyze.stats.lateness import FEW_RANKS, describe_excess
 from distprof.analyze.stats.significance import lag1_autocorrelation, share_alpha, t_quantile
 from distprof.analyze.stats.statistics import decile_sigma, fast_median, medians_of_others, midmean, standardise
+from distprof.analyze.stats.step_memory import locate_levels
 from distprof.facts.arrays import BoolArray, FloatArray
 from distprof.facts.run import OWN_PARTS
 
@@ -50,6 +52,9 @@ MAX_ORDINARY_SIGMAS = 3.0
 than speeds drift, does not owe it to what makes speeds vary: it is slow itself, in all its segments."""
 Z_LIKELY = 3.0
 """Standard errors: what is no chance of a rank that is late beyond doubt."""
+COMMON_RATIO = 0.3
+"""What a jump of a segment's own adds to it in proportion to its length, times this: if the parts beside it jump by
+more, it is the speed that does."""
 UNLIKE_RATIO = 0.2
 """Share of a speed's effect by which it may differ from segment to segment: memory may be slow, or arithmetic. With a
 fifth, the excesses of two-rank jobs on a shared machine in which nobody was slow were as large as their errors say."""
@@ -137,21 +142,29 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
         ns, ``[num_segments, num_ranks, num_cycles]``; negative where a rank is faster than others.
     """
     same = np.equal.outer(np.array(codes), np.array(codes))
-    if not _are_related(segments_ns, same):
+    steady_ns = [
+        own_ns if len(own_ns) > FEW_RANKS else _take_out_own_jump(own_ns, list(itertools.compress(segments_ns, ~alike)))
+        for own_ns, alike in zip(segments_ns, same, strict=True)
+    ]
+    if not _are_related(steady_ns, same):
         return None
     num_segments, (ranks, steps) = len(segments_ns), segments_ns[0].shape
     excess_ns, varied, explained_ns = (np.empty((num_segments, ranks, steps)) for _ in range(3))  # large: no copies
     sigmas_ns = np.empty((num_segments, ranks))
-    for index, own_ns in enumerate(segments_ns):
+    for index, (own_ns, steady) in enumerate(zip(segments_ns, steady_ns, strict=True)):
         excess_ns[index] = own_ns - medians_of_others(own_ns)
-        sigmas_ns[index] = decile_sigma(excess_ns[index])
-        varied[index] = standardise(excess_ns[index], sigmas_ns[index])
+        varying_ns = steady - medians_of_others(steady)
+        sigmas_ns[index] = decile_sigma(varying_ns)
+        varied[index] = standardise(varying_ns, sigmas_ns[index])
     loadings = _estimate_loadings(_correlate(_drop_stalls(varied, segments_ns)), same)
     for index in range(num_segments):
         wanted_ns = varied[index] * sigmas_ns[index][:, None]
         explained_ns[index] = _explain(wanted_ns, varied, np.where(same[index], 0.0, loadings))
     excess_ns -= explained_ns
-    items = [describe_excess(left_ns) for left_ns in excess_ns]
+    items = [
+        describe_excess(left_ns, own_ns - medians_of_others(own_ns) - taken_ns)
+        for left_ns, own_ns, taken_ns in zip(excess_ns, steady_ns, explained_ns, strict=True)
+    ]
     usual_ns = np.stack([midmean(item.excess_ns) for item in items])
     errors_ns = np.maximum(np.stack([item.standard_error(steps) for item in items]), 1.0)
     loadings_ns = loadings * fast_median(sigmas_ns, axis=1)
@@ -167,6 +180,21 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
     explained_ns += persistent_ns[:, :, None]
     explained_ns *= (ranks - 1) / ranks
     return explained_ns
+
+
+def _take_out_own_jump(own_ns: FloatArray, others_ns: Sequence[FloatArray]) -> FloatArray:
+    """A segment without its ranks' jumps to another level, and back, that the segments of other parts do not make with
+    it: of so few ranks, one that gets slower in one part would make speeds look as if they varied by that."""
+    levels_ns = locate_levels(own_ns)[0]
+    rest_ns = sum(others_ns, np.zeros_like(own_ns))
+    for row in np.flatnonzero(levels_ns.any(axis=1)):
+        high = levels_ns[row] == levels_ns[row].max()
+        (own, risen), (rest, rest_risen) = (
+            (fast_median(each[row, at]) for at in (~high, high)) for each in (own_ns, rest_ns)
+        )
+        if (rest_risen - rest) * own > COMMON_RATIO * (risen - own) * rest:
+            levels_ns[row] = 0.0
+    return own_ns - levels_ns
 
 
 def _are_related(segments_ns: Sequence[FloatArray], same: BoolArray) -> bool:

@@ -21,9 +21,10 @@ from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.lateness import Lateness, measure_change, measure_lateness, split_cycles
+from distprof.analyze.stats.lateness import FEW_RANKS, Lateness, measure_change, measure_lateness, split_cycles
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others, midmean
+from distprof.analyze.stats.step_memory import list_levels
 from distprof.facts.arrays import FloatArray
 from distprof.facts.run import OWN_PARTS, Part
 from distprof.report.wait_report import Pattern, VerdictKind
@@ -133,9 +134,11 @@ def _examine(cycles: SyncCycles, rank: _Rank, share: float, usual_cycle_ns: floa
     changes = [float(measure_change(item)[0]) / limit for item, limit in zip(rank.tested, limits, strict=True)]
     at = int(np.argmax(changes))
     stretches = [(0, len(cycles.steps))]
+    most, least_ns = rank.tested[at], MIN_TAKEN_RATIO * usual_cycle_ns
     if changes[at] > 1:
-        most = rank.tested[at]
-        stretches = _join_alike(most, split_cycles(most, 0, limits[at]), MIN_TAKEN_RATIO * usual_cycle_ns)
+        stretches = _join_alike(most, split_cycles(most, 0, limits[at]), least_ns)
+    elif len(cycles.positions) <= FEW_RANKS:  # what so few ranks vary by is not known well, but a jump is plain
+        stretches = _join_alike(most, list_levels(most.excess_ns[0]), least_ns)
     found = [_make_candidate(cycles, rank, stretch, share * ALPHA, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
 

@@ -65,17 +65,23 @@ def measure_lateness(own_ns: FloatArray) -> Lateness:
     more, of which it would make a drift.
     """
     steady_ns = take_out_jumps(own_ns)
-    memory = estimate_memory(steady_ns - medians_of_others(steady_ns))
-    return describe_excess(own_ns - medians_of_others(own_ns), memory)
+    steady_ns -= medians_of_others(steady_ns)
+    return describe_excess(own_ns - medians_of_others(own_ns), steady_ns)
 
 
-def describe_excess(excess_ns: FloatArray, memory: StepMemory | None = None) -> Lateness:
-    """Estimates the noise of excesses, ``[num_ranks, num_cycles]``, and their memory if it is not known better."""
+def describe_excess(excess_ns: FloatArray, steady_ns: FloatArray | None = None) -> Lateness:
+    """Estimates the noise of excesses, ``[num_ranks, num_cycles]``, and their memory.
+
+    Args:
+        excess_ns: The excesses.
+        steady_ns: Those of the ranks' own times without their jumps, of some of the ranks; None: not known.
+    """
     cycles = excess_ns.shape[1]
-    memory = memory or estimate_memory(excess_ns)
+    steady_ns = excess_ns if steady_ns is None else steady_ns
+    memory = estimate_memory(steady_ns)
     inflation = memory.compute_inflation(cycles)
     steps = mad_sigma(np.diff(excess_ns, axis=1)) / math.sqrt(2 * (1 - memory.lag1_autocorrelation))
-    steady_ns = take_out_jumps(excess_ns) if len(excess_ns) <= FEW_RANKS else excess_ns
+    steady_ns = take_out_jumps(steady_ns) if len(excess_ns) <= FEW_RANKS else excess_ns
     whole = mad_sigma(steady_ns) / math.sqrt(max(1 - inflation / cycles, 0.1))
     own = np.where(steps > 0, np.minimum(whole, steps), whole)  # a lasting change widens the one and not the other
     spread_ns = np.maximum(own, fast_median(whole))

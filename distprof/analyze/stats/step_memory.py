@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -26,9 +27,10 @@ MIN_WEIGHT = 1e-4
 """Of the most probable memory's; others are left out."""
 MAX_JUMPS, JUMP_SPREADS = 2, 6.0
 """Stretches of another level in a series; and robust standard deviations about the levels, by which these differ ..."""
-JUMP_GAIN, LEAST_JUMP_SPREADS = 32.0, 1.0
-"""... or by which they differ at least, if the series is likelier by so much without: twice the logarithm of the ratio.
-Of 1,000 series of each kind, drifting or not, of 50 to 400 steps, at most one is."""
+JUMP_GAIN, LEAST_JUMP_SPREADS = 10.0, 1.0
+"""... or by which they differ at least, if the series is likelier by so much without, beside 4 times the logarithm of
+its length for its two ends: twice the logarithm of the ratio. Of 1,000 series of each kind, drifting or not, of 50 to
+400 steps, at most two are."""
 
 
 class StepMemory(Struct, frozen=True, kw_only=True):
@@ -108,20 +110,35 @@ def take_out_jumps(values: FloatArray) -> FloatArray:
     Olshen and others (2004), Biostatistics 5, circular binary segmentation."""
     left = values[:: -(-len(values) // MOST_SERIES)].copy()
     for _ in range(MAX_JUMPS):
-        through = np.cumsum(np.pad(standardise(left), ((0, 0), (1, 0))), axis=1)
-        ends = np.sort([through.argmin(axis=1), through.argmax(axis=1)], axis=0).T
-        levels = np.zeros_like(left)
-        for row, (first, end) in enumerate(ends.tolist()):
-            inside = np.zeros(left.shape[1], dtype=bool)
-            inside[first:end] = True
-            if inside.any() and not inside.all():
-                levels[row] = np.where(inside, fast_median(left[row, inside]), fast_median(left[row, ~inside]))
-        rest = left - levels
-        spread = mad_sigma(rest)
-        jumps = np.ptp(levels, axis=1) > JUMP_SPREADS * spread
-        jumps |= _measure_gain(rest, levels, spread) > JUMP_GAIN
-        left[jumps] = rest[jumps]
+        left -= locate_levels(left)[0]
     return left
+
+
+def list_levels(values: FloatArray) -> list[tuple[int, int]]:
+    """Stretches of one level of a series, ``[num_steps]``, as (first, end): one, or those about a jump that would be
+    taken out of it."""
+    levels, ends = locate_levels(values[np.newaxis])
+    marks = [0, *ends[0].tolist(), len(values)] if levels.any() else [0, len(values)]
+    return [(first, end) for first, end in itertools.pairwise(marks) if first < end]
+
+
+def locate_levels(values: FloatArray) -> tuple[FloatArray, IntArray]:
+    """The two levels of each series that jumps to another one, and back, 0 of others, ``[num_series, num_steps]``; and
+    where the second one begins and ends, ``[num_series, 2]``."""
+    through = np.cumsum(np.pad(standardise(values), ((0, 0), (1, 0))), axis=1)
+    ends = np.sort([through.argmin(axis=1), through.argmax(axis=1)], axis=0).T
+    levels = np.zeros_like(values)
+    for row, (first, end) in enumerate(ends.tolist()):
+        inside = np.zeros(values.shape[1], dtype=bool)
+        inside[first:end] = True
+        if inside.any() and not inside.all():
+            levels[row] = np.where(inside, fast_median(values[row, inside]), fast_median(values[row, ~inside]))
+    rest = values - levels
+    spread = mad_sigma(rest)
+    jumps = np.ptp(levels, axis=1) > JUMP_SPREADS * spread
+    jumps |= _measure_gain(rest, levels, spread) > JUMP_GAIN + 4 * math.log(values.shape[1])
+    levels[~jumps] = 0.0
+    return levels, ends
 
 
 def _measure_gain(rest: FloatArray, levels: FloatArray, spread: FloatArray) -> FloatArray:

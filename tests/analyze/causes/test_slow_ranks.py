@@ -197,6 +197,22 @@ def test_what_is_made_up_before_anybody_waits_names_nobody(seed: int) -> None:
     assert not [item for item, _ in list_blamed(simulate(job, seed=seed, truth=False).run) if item.has_name]
 
 
+@pytest.mark.parametrize("begin", [18, 30])
+def test_one_of_two_ranks_that_drift_is_named_from_where_it_gets_slower(begin: int) -> None:
+    """By 22 of 50 ms. Its own time varies by 4 ms, and both ranks' speeds drift by 1 ms of that."""
+    right = 0
+    for seed in range(20):
+        own_ns = draw_own(np.random.default_rng(seed), 2, 50)
+        speeds = 1 + 0.02 * make_series(0.9, ranks=2, steps=50, seed=seed)
+        own_ns[:, :, PHASE[Phase.BACKWARD]] = 50 * MS * speeds * np.random.default_rng(seed).normal(1, 0.08, (2, 50))
+        assert not detect(make_cycles(own_ns), remove_common_slowdown, detect_slow_ranks)
+        own_ns[1, begin:, PHASE[Phase.BACKWARD]] += 22 * MS
+        found = detect(make_cycles(own_ns), remove_common_slowdown, detect_slow_ranks)
+        assert {(int(item.rows[0]), item.part) for item in found} <= {(1, Phase.BACKWARD)}
+        right += len(found) == 1 and abs(int(np.flatnonzero(found[0].acts)[0]) - begin) <= 2
+    assert right >= 18
+
+
 def test_a_culprit_that_changes_half_way_is_two() -> None:
     delays = (
         Delay(rank=3, phase=Phase.FORWARD, delay_ns=15 * MS, last_step=29),

@@ -28,7 +28,7 @@ from distprof.analyze.stats.significance import (
     t_survival,
 )
 from distprof.analyze.stats.statistics import medians_of_others
-from distprof.analyze.stats.step_memory import _list_models, estimate_memory, take_out_jumps
+from distprof.analyze.stats.step_memory import _list_models, estimate_memory, list_levels, take_out_jumps
 from distprof.facts.arrays import FloatArray
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,6 +60,14 @@ def test_a_level_that_no_memory_explains_is_taken_out(share: float, begin: int) 
     left = take_out_jumps(jumped)
     change = np.abs(left[:, begin:].mean(axis=1) - left[:, :begin].mean(axis=1))
     assert (change < 1.5).sum() >= 35 and (change > 3.5).sum() == 40 - (change < 1.5).sum()
+
+
+def test_the_levels_of_a_series_are_where_it_jumps() -> None:
+    steps = np.arange(60)
+    series = 0.1 * np.sin(7.0 * steps)
+    assert list_levels(series) == [(0, 60)]
+    assert list_levels(series + 5 * (steps >= 20)) == [(0, 20), (20, 60)]
+    assert list_levels(series + 5 * ((steps >= 20) & (steps < 45))) == [(0, 20), (20, 45), (45, 60)]
 
 
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.8, 0.97])
