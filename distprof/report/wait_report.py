@@ -145,8 +145,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     phase: str | None
     """Where the rank loses the time: a phase of the step, or a stretch between steps. None: it is not known, or the
     cause is "speed"."""
+    second_phase: str | None = None
+    """Where else it loses a fifth of the time or more. None: ``phase`` has three quarters of it, or the rest is in many
+    places."""
     cause: Cause | None
-    """What the rank does there; of a slow link "network". None: nothing is named."""
+    """What the rank does in ``phase``; of a slow link "network". None: nothing is named."""
     module: SlowModule | None = None
     """None: no single module explains it by more than chance, or modules were not profiled."""
     received: ReceivedMore | None = None

@@ -257,11 +257,13 @@ def gather_evidence(cycles: SyncCycles, item: CandidateCause) -> tuple[Evidence,
         _compare(item, "own time between waits", cycles.work_ns[:, :, _mark_gaps(item)].sum(axis=2), 1, item.acts),
         _compare(item, "time spent waiting", cycles.blocked_ns[:, :, waits].sum(axis=2), -1, item.acts),
     ]
-    if item.part is not None:
-        own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(item.part)]
+    for part in (item.second_part, item.part):
+        if part is None:
+            continue
+        own_ns = cycles.phase_ns[:, :, OWN_PARTS.index(part)]
         there = item.acts & own_ns.any(axis=0)  # evaluation, for example, is in some cycles only
         acts = there if there.any() else item.acts
-        found.append(_compare(item, f"own time in {item.part}", own_ns, 1, acts))
+        found.append(_compare(item, f"own time in {part}", own_ns, 1, acts))
     return tuple(_scale_evidence(each, whole) for each in found) if whole > 1 else tuple(found)
 
 

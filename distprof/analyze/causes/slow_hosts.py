@@ -9,7 +9,7 @@ from distprof.analyze.causes.common_slowdown import MIN_SEGMENT_RATIO, is_slower
 from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.causes.slow_ranks import MIN_PART_RATIO, list_measured_parts
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained, choose_second_part
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.lateness import Lateness, describe_excess, measure_lateness
 from distprof.analyze.stats.significance import share_alpha
@@ -51,7 +51,7 @@ def detect_slow_hosts(cycles: SyncCycles, unexplained: Unexplained) -> tuple[lis
         if len(rows) > 1 and late_ns >= MIN_TAKEN_RATIO * usual_cycle_ns:
             item = _make_candidate(cycles, unexplained, host, rows, sure)
             throughout = _is_throughout(late, index, unexplained, rows)
-            found.append(structs.replace(item, part=None, is_throughout=True) if throughout else item)
+            found.append(structs.replace(item, part=None, second_part=None, is_throughout=True) if throughout else item)
     return found, unexplained
 
 
@@ -97,8 +97,10 @@ def _make_candidate(
             total_ns += locate_delay(cycles, can_hold(cycles, part), centre_ns - total_ns, error_ns, late_ns)
         taken[row] = np.broadcast_to(total_ns, (steps, len(total_ns)))
     usual_ns = {part: float(midmean(excess_ns)) for part, excess_ns in sure.items()}
+    first = max(usual_ns, key=lambda part: usual_ns[part])
     return CandidateCause(
-        kind=VerdictKind.SLOW_HOST, rows=rows, part=max(usual_ns, key=lambda part: usual_ns[part]), hosts=(host,),
-        acts=np.ones(steps, dtype=bool), late_ns=sum(usual_ns.values()), excess_ns=np.sum(list(sure.values()), axis=0),
-        pattern=Pattern.PERSISTENT, counterfactual=Counterfactual(work_ns=taken),
+        kind=VerdictKind.SLOW_HOST, rows=rows, part=first, second_part=choose_second_part(usual_ns, first),
+        hosts=(host,), acts=np.ones(steps, dtype=bool), late_ns=sum(usual_ns.values()),
+        excess_ns=np.sum(list(sure.values()), axis=0), pattern=Pattern.PERSISTENT,
+        counterfactual=Counterfactual(work_ns=taken),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from distprof.analyze.causes.common_slowdown import (
 )
 from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
-from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained
+from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained, choose_second_part
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.lateness import FEW_RANKS, Lateness, measure_change, measure_lateness, split_cycles
 from distprof.analyze.stats.significance import share_alpha
@@ -215,7 +215,8 @@ def _make_candidate(
     if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * taken_ns.sum():
         return None
     return CandidateCause(
-        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), is_throughout=throughout, part=where, acts=acts,
+        kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), is_throughout=throughout, part=where,
+        second_part=choose_second_part(parts, where), acts=acts,
         counterfactual=Counterfactual(work_ns={rank.row: acts[:, None] * taken_ns}), late_ns=float(taken_ns.sum()),
         excess_ns=np.sum(excess, axis=0), pattern=Pattern.PERSISTENT,
     )  # fmt: skip

@@ -149,6 +149,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
         pattern=item.pattern or (Pattern.INTERMITTENT if item.kind is VerdictKind.STALLS else Pattern.PERSISTENT),
         rank=measured_steps.numbers[int(cycles.positions[item.rows[0]])] if one else None,
         phase=None if item.part is None else item.part.value, cause=cause, off_cpu=off_cpu,
+        second_phase=None if item.second_part is None else item.second_part.value,
         loader=explain_loader(measured_steps, cycles, item, cause, cost.lost_ns.value),
         hosts=item.hosts, late_ns=measure_late(cycles, item),
         needed_ns=item.needed_ns, lost_ns=cost.lost_ns, lost_ratio=cost.lost_ratio,

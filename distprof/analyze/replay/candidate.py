@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct, structs
@@ -21,6 +21,10 @@ MIN_COST_RATIO = 0.0025
 what it takes, as where one of two equal ranks is late: the other would have been last in half of the steps anyway."""
 
 
+MOST_RATIO, NOTABLE_RATIO = 0.75, 0.2
+"""Of what ranks lose: one part that has most of it is named alone, and a second one from a fifth on."""
+
+
 class CandidateCause(Struct, frozen=True, kw_only=True):
     """Found by statistics; the replay decides what it costs, and whether it is listed."""
 
@@ -29,6 +33,8 @@ class CandidateCause(Struct, frozen=True, kw_only=True):
     """The ranks that it is about, as rows of the cycles' axis 0; empty: no ranks in particular."""
     part: Part | None
     """Where they lose the time. None: not known, or no part in particular."""
+    second_part: Part | None = None
+    """Where else, as `choose_second_part` tells."""
     acts: BoolArray
     """The cycles in which it acts, ``[num_cycles]``."""
     counterfactual: Counterfactual
@@ -84,6 +90,20 @@ class CandidateCause(Struct, frozen=True, kw_only=True):
         if self.kind not in LASTING_KINDS or self.is_irregular or not 0 < len(at) < len(self.acts):
             return False
         return int(at[-1] - at[0]) == len(at) - 1
+
+
+def choose_second_part(late_ns: Mapping[Part, float], first: Part | None) -> Part | None:
+    """The part in which ranks lose most beside the first one. None: it has most of it, or the rest is in many parts.
+
+    Args:
+        late_ns: What they lose in each part.
+        first: Where they lose most; None: no part is named.
+    """
+    total_ns = sum(late_ns.values())
+    rest = {part: each_ns for part, each_ns in late_ns.items() if part != first and each_ns >= NOTABLE_RATIO * total_ns}
+    if first is None or late_ns.get(first, total_ns) >= MOST_RATIO * total_ns:
+        return None
+    return max(rest, key=lambda part: rest[part], default=None)
 
 
 class WorkSegment(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from distprof.render.sections.cause_times import format_period, format_when
@@ -233,8 +234,10 @@ def _format_cause_when(report: Report) -> str:
 
 
 def _format_why(report: Report, verdict: Verdict) -> str:
-    excess = next((format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)), "")
-    inside = "" if verdict.phase is None else f"{clean_text(verdict.phase)} {excess}".rstrip()
+    phases = [] if verdict.phase is None else [verdict.phase, *filter(None, [verdict.second_phase])]
+    excesses = [format_excess(item.rank_ns - item.others_ns) for item in reversed(verdict.evidence)]
+    places = itertools.zip_longest(phases, excesses[: len(phases)], fillvalue="")
+    inside = "; also ".join(f"{clean_text(phase)} {excess}".rstrip() for phase, excess in places)
     if verdict.off_cpu is not None:
         return f": {describe_off_cpu(verdict.off_cpu, inside, host=bool(verdict.hosts))}"
     inside += describe_unmarked(verdict.unmarked)

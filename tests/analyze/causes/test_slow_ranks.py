@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,12 @@ from distprof.analyze.causes.common_slowdown import remove_common_slowdown
 from distprof.analyze.causes.find_causes import find_causes
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.cycles.sync_cycles import MIN_CYCLES, build_cycles
-from distprof.analyze.replay.candidate import CandidateCause
+from distprof.analyze.replay.candidate import CandidateCause, choose_second_part
 from distprof.analyze.replay.cost import Cost
 from distprof.analyze.stats.measured_steps import choose_measured_steps, read_timing
 from distprof.analyze.stats.statistics import median_of_others, medians_of_others
 from distprof.facts.arrays import FloatArray
-from distprof.facts.run import OWN_PARTS, OWN_PHASES, Clock, Phase, Run, Stretch
+from distprof.facts.run import OWN_PARTS, OWN_PHASES, Clock, Part, Phase, Run, Stretch
 from distprof.render.sections.cause_words import list_causes
 from distprof.render.sections.verdict import describe_verdict
 from distprof.render.summary.next_step import describe_next
@@ -273,6 +274,31 @@ def test_what_is_many_times_longer_in_two_parts_is_no_speed(ranks_per_host: int)
     )  # fmt: skip
     verdict = analyze(run).verdict
     assert (verdict.kind, verdict.phase) == ("slow_rank" if ranks_per_host == 1 else "slow_host", "data")
+
+
+@pytest.mark.parametrize("host", [None, 1])
+def test_a_second_place_is_named_where_the_first_has_less_than_three_quarters(host: int | None) -> None:
+    """12 and 9 ms are 21, and not all in data; of 18 and 3 the first is nearly all."""
+    who: dict[str, Any] = {"rank": None if host else 1, "host": host}
+    for data_ms, backward_ms, second in ((12, 9, "backward"), (18, 3, None)):
+        delays = (
+            Delay(**who, phase=Phase.DATA, delay_ns=data_ms * MS),
+            Delay(**who, phase=Phase.BACKWARD, delay_ns=backward_ms * MS),
+        )
+        report = analyze(simulate(SimulatedJob(num_ranks=8, ranks_per_host=4, delays=delays), seed=3).run)
+        verdict, sentence = report.verdict, describe_verdict(report)
+        assert (verdict.phase, verdict.second_phase) == ("data", second)
+        place = re.search(r"its input pipeline \(data \+([\d.]+) ms(?:; also backward \+([\d.]+) ms)?\)", sentence)
+        assert place is not None and float(place[1]) == pytest.approx(data_ms, rel=0.1)
+        assert place[2] is None if second is None else float(place[2]) == pytest.approx(backward_ms, rel=0.1)
+
+
+def test_places_beside_the_first_by_hand() -> None:
+    late_ns: dict[Part, float] = {Phase.DATA: 6.0, Phase.FORWARD: 2.0, Phase.BACKWARD: 2.0}
+    assert choose_second_part(late_ns, Phase.DATA) is Phase.FORWARD
+    assert choose_second_part({**late_ns, Phase.DATA: 12.0}, Phase.DATA) is None  # three quarters
+    assert choose_second_part({**late_ns, Phase.OTHER: 1.0}, Phase.DATA) is None  # each below a fifth
+    assert choose_second_part(late_ns, None) is None
 
 
 def test_a_crowded_host_is_named_for_its_speed_and_no_phase() -> None:
