@@ -174,6 +174,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
     late_ns: float | None
     """Own time between waits of the rank, or of the host's ranks, less the median of the others': median over the
     steps, or over those that the rank held if it holds only some."""
+    round_steps: int = 1
+    """Steps that ranks do from one meeting to the next, as in local SGD. Of more than one, times here are means of such
+    rounds, and which of their steps are longer is not known."""
     needed_ns: float | None = None
     """What the bytes of a step need at the probed speed of the link that is named. None: no link is."""
     lost_ns: Estimate | None

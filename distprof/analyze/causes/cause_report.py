@@ -103,6 +103,8 @@ def _report_named(
     one = item.kind in (VerdictKind.SLOW_RANK, VerdictKind.STALLS) and len(item.rows) == 1
     acts = np.flatnonzero(item.acts)
     first, last = _step_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
+    if item.is_stretch:
+        first -= cycles.span - 1  # cycles have the number of their last step
     stalls = item.kind is VerdictKind.STALLS
     cause, off_cpu = name_cause(measured_steps, cycles, item)
     return structs.replace(

@@ -156,7 +156,7 @@ def _blame(measured_steps: MeasuredSteps, cycles: SyncCycles, item: CandidateCau
         stretch_lost_ratio=cost.in_stretch(cost.lost_ratio) if item.is_stretch else None,
         waited_ns=cost.lost_ns.value * others / (float(item.acts.mean()) if item.is_stretch else 1.0),
         held_ratio=held if one or item.kind in _PAUSES else None,
-        clock=cycles.clock.value, steps_used=len(cycles.steps) * cycles.span,
+        clock=cycles.clock.value, steps_used=len(cycles.steps) * cycles.span, round_steps=cycles.span,
         reason=item.reason or _explain(confirmed),
         evidence=gather_evidence(cycles, item) if about_ranks else (),
     )  # fmt: skip

@@ -127,7 +127,10 @@ def look_up_verdict_cause(report: Report) -> CauseReport | None:
 def name_often(verdict: Verdict) -> str:
     """In how many steps something acts that always does, as far as the rank's own time shows."""
     agrees = [item.agree_ratio for item in verdict.evidence[:1]]
-    return "every step" if not agrees or agrees[0] >= EVERY_RATIO else "most steps"
+    always = not agrees or agrees[0] >= EVERY_RATIO
+    if verdict.round_steps > 1:
+        return f"{'every round' if always else 'most rounds'} of {verdict.round_steps:,} steps"
+    return "every step" if always else "most steps"
 
 
 def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None) -> str:

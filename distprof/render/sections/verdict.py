@@ -194,6 +194,7 @@ def _describe_late(report: Report, verdict: Verdict) -> str:
     name = f"host {hosts[0]} ({len(own)} ranks)" if hosts else name_rank(report, verdict.rank)
     doubt = "" if verdict.confirmed else f" ({clean_text(verdict.reason, TEXT_LIMIT)})"
     late = "late" if verdict.late_ns is None else f"{format_time(verdict.late_ns)} late"
+    late += " per step" * (verdict.round_steps > 1 and verdict.pattern is Pattern.PERSISTENT)
     sentence = f"{name} is {late} in {_format_steps(report, verdict)}{_format_why(report, verdict)}"
     if verdict.received is not None:
         times = format_factor(verdict.received.more_ratio)

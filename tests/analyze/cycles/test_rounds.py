@@ -154,9 +154,18 @@ def test_a_rank_that_is_late_in_every_step_is_named_with_its_phase_and_cost(
     assert (verdict.kind, verdict.rank, verdict.phase, verdict.confirmed) == ("slow_rank", 2, "forward", True)
     assert verdict.late_ns == pytest.approx(100 * ratio * MS, rel=0.25)
     assert verdict.lost_ns is not None and verdict.lost_ns.value < 105 * ratio * MS
-    assert f"ank 2 is {verdict.late_ns / MS:.1f} ms late in" in describe_verdict(report)
+    late = f"ank 2 is {verdict.late_ns / MS:.1f} ms late per step in every round of {every} steps: its compute (forward"
+    assert verdict.round_steps == every and late in describe_verdict(report)
     assert not any("no collective was seen" in note for note in report.coverage.notes)
     assert f"rounds of {every} steps" in " ".join(report.coverage.sources)
+
+
+def test_a_delay_that_begins_with_a_round_is_said_to_begin_in_its_first_step() -> None:
+    """Of the steps 100 to 103, where 103 is the number of the cycle."""
+    report = analyze(simulate_late(4, True, 0.2, first_step=100))
+    cause = next(cause for cause in report.causes.causes if cause.rank == 2) if report.causes else None
+    assert cause is not None and (cause.first_step, cause.last_step) == (100, 195)
+    assert "since step 100: its compute" in describe_verdict(report)
 
 
 @pytest.mark.parametrize(("every", "between"), PLACES)
