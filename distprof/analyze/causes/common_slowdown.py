@@ -151,19 +151,22 @@ def explain_by_speed(segments_ns: Sequence[FloatArray], codes: Sequence[int], al
     num_segments, (ranks, steps) = len(segments_ns), segments_ns[0].shape
     excess_ns, varied, explained_ns = (np.empty((num_segments, ranks, steps)) for _ in range(3))  # large: no copies
     sigmas_ns = np.empty((num_segments, ranks))
+    varying: list[FloatArray | None] = []
     for index, (own_ns, steady) in enumerate(zip(segments_ns, steady_ns, strict=True)):
         excess_ns[index] = own_ns - medians_of_others(own_ns)
-        varying_ns = steady - medians_of_others(steady)
-        sigmas_ns[index] = decile_sigma(varying_ns)
-        varied[index] = standardise(varying_ns, sigmas_ns[index])
+        varying_ns = None if steady is own_ns else steady - medians_of_others(steady)
+        varying.append(varying_ns)
+        whole_ns: FloatArray = excess_ns[index] if varying_ns is None else varying_ns
+        sigmas_ns[index] = decile_sigma(whole_ns)
+        varied[index] = standardise(whole_ns, sigmas_ns[index])
     loadings = _estimate_loadings(_correlate(_drop_stalls(varied, segments_ns)), same)
     for index in range(num_segments):
         wanted_ns = varied[index] * sigmas_ns[index][:, None]
         explained_ns[index] = _explain(wanted_ns, varied, np.where(same[index], 0.0, loadings))
     excess_ns -= explained_ns
     items = [
-        describe_excess(left_ns, own_ns - medians_of_others(own_ns) - taken_ns)
-        for left_ns, own_ns, taken_ns in zip(excess_ns, steady_ns, explained_ns, strict=True)
+        describe_excess(left_ns, None if varying_ns is None else varying_ns - taken_ns)
+        for left_ns, varying_ns, taken_ns in zip(excess_ns, varying, explained_ns, strict=True)
     ]
     usual_ns = np.stack([midmean(item.excess_ns) for item in items])
     errors_ns = np.maximum(np.stack([item.standard_error(steps) for item in items]), 1.0)

@@ -19,8 +19,6 @@ MIN_TAKEN_RATIO = 0.005
 MIN_COST_RATIO = 0.0025
 """Share of the step that a candidate must cost to be listed, unless most of what it takes is hidden. That is half of
 what it takes, as where one of two equal ranks is late: the other would have been last in half of the steps anyway."""
-
-
 MOST_RATIO, NOTABLE_RATIO = 0.75, 0.2
 """Of what ranks lose: one part that has most of it is named alone, and a second one from a fifth on."""
 
