@@ -229,6 +229,8 @@ class CauseReport(Struct, frozen=True, kw_only=True):
     """Steps just before the first one that were not recorded: it may have begun in any of them."""
     last_step: int
     """Number of the last step in which it acts."""
+    unseen_after: int = 0
+    """Steps just after the last one that were not recorded: it may have ended in any of them."""
     whole: bool
     """It acts from the first measured step to the last, or now and then all along: stalls, and a rank that is late
     intermittently."""

@@ -113,6 +113,7 @@ def _report_named(
         phase=None if item.part is None else item.part.value, hosts=item.hosts,
         cause=cause, off_cpu=off_cpu, pattern=item.pattern, first_step=first, last_step=last,
         unseen_before=_count_unseen(measured_steps, cycles, int(acts[0])) if len(acts) else 0,
+        unseen_after=_count_unseen(measured_steps, cycles, int(acts[-1]) + 1) if len(acts) else 0,
         whole=comes_all_along(acts, cycles.turns, item.period) if item.is_irregular else bool(item.acts.all()),
         events=count_stalls(measured_steps, cycles, item) if stalls else None,
         period=None if item.period is None else item.period * cycles.span, late_ns=measure_late(cycles, item),
@@ -135,8 +136,8 @@ def _step_numbers(measured_steps: MeasuredSteps, cycles: SyncCycles, indices: Se
 
 
 def _count_unseen(measured_steps: MeasuredSteps, cycles: SyncCycles, index: int) -> int:
-    """How many steps before a cycle are in no cycle, back to the one before it."""
-    if index == 0:
+    """How many steps lie between a cycle and the one before it, in no cycle; 0 if one of these is not there."""
+    if not 0 < index < len(cycles.steps):
         return 0
     before, first = _step_numbers(measured_steps, cycles, (index - 1, index))
     return max(first - before - cycles.span, 0)

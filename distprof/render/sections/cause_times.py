@@ -14,7 +14,8 @@ EDGE_RATIO = 0.02
 MOST_APART = 5
 """Mean distances that two of what comes now and then may lie apart by chance (1 %)."""
 MIN_UNSEEN = 3
-"""Steps that were not recorded before a cause was seen to act: fewer make no difference to when it began."""
+"""Steps that were not recorded before a cause was seen to act, or after it: fewer make no difference to when it began
+or ended."""
 
 
 def read_step_range(report: Report) -> tuple[int, int]:
@@ -37,16 +38,20 @@ def format_when(cause: CauseReport, report: Report) -> str:
     first, last = read_step_range(report)
     apart = cause.period or MOST_APART * (cause.last_step - cause.first_step) / (cause.events or math.inf)
     blur = 1 + max(EDGE_RATIO * (last - first), apart)
+    begin = _name_step(cause.first_step, -cause.unseen_before)
+    end = _name_step(cause.last_step, cause.unseen_after)
     if cause.first_step <= first + blur:
-        return "" if cause.last_step >= last - blur else f"until step {cause.last_step:,}"
-    begin = f"step {cause.first_step:,}"
-    if cause.unseen_before >= MIN_UNSEEN:
-        begin = f"a step from {cause.first_step - cause.unseen_before:,} to {cause.first_step:,}"
+        return "" if cause.last_step >= last - blur else f"until {end}"
     if cause.last_step >= last - blur:
         return f"since {begin}"
-    if cause.unseen_before >= MIN_UNSEEN:
-        return f"since {begin}, until step {cause.last_step:,}"
-    return f"from {begin} to step {cause.last_step:,}"
+    exact = max(cause.unseen_before, cause.unseen_after) < MIN_UNSEEN
+    return f"from {begin} to {end}" if exact else f"since {begin}, until {end}"
+
+
+def _name_step(step: int, unseen: int) -> str:
+    """A step, or one of those before (below 0) or after it that were not recorded."""
+    first, last = sorted((step, step + unseen))
+    return f"a step from {first:,} to {last:,}" if abs(unseen) >= MIN_UNSEEN else f"step {step:,}"
 
 
 def format_period(cause: CauseReport) -> str:

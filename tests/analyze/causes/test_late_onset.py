@@ -56,6 +56,16 @@ def test_what_began_where_nothing_was_recorded_is_told_from_which_step_to_which(
     assert format_when(structs.replace(ended, unseen_before=0), report) == "from step 108 to step 130"
 
 
+def test_what_ended_where_nothing_was_recorded_is_told_from_which_step_to_which() -> None:
+    delay = structs.replace(LATE, first_step=0, last_step=100)
+    run = simulate(SimulatedJob(strategy="ddp", num_ranks=NUM_RANKS, num_steps=160, delays=(delay,)), seed=5).run
+    run.rows[:, 92:108, COLUMN["shadow"]] = 1
+    report = analyze(run)
+    assert "late in every step until a step from 91 to 107: its compute" in describe_verdict(report)
+    late = next(cause for cause in report.causes.causes if cause.rank == 2) if report.causes else None
+    assert late is not None and (late.last_step, late.unseen_after) == (91, 16)
+
+
 def test_what_it_costs_the_whole_job_is_by_the_time_of_all_steps_where_few_are_recorded() -> None:
     job = SimulatedJob(
         strategy="ddp", num_ranks=NUM_RANKS, num_steps=400, delays=(structs.replace(LATE, first_step=120),)

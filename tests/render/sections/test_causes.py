@@ -198,6 +198,12 @@ def test_what_may_have_begun_in_steps_that_were_not_recorded_is_told_so() -> Non
         ended = structs.replace(late, last_step=44)
         told = f"since {begin}, until step 44" if unseen > 2 else "from step 40 to step 44"
         assert format_when(ended, make_report([ended])) == told
+    for unseen, end in ((2, "step 44"), (3, "a step from 44 to 47")):
+        ended = make_late(1, 5, first_step=FIRST, last_step=44, whole=False, unseen_after=unseen)
+        assert format_when(ended, make_report([ended])) == f"until {end}"
+        both = structs.replace(ended, first_step=30)
+        told = f"since step 30, until {end}" if unseen > 2 else "from step 30 to step 44"
+        assert format_when(both, make_report([both])) == told
 
 
 def test_a_job_that_was_resumed_tells_both_ends() -> None:
