@@ -21,7 +21,14 @@ from distprof.analyze.causes.delay_place import can_hold, locate_delay
 from distprof.analyze.cycles.sync_cycles import SyncCycles
 from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, Unexplained, choose_second_part
 from distprof.analyze.replay.replay import Counterfactual
-from distprof.analyze.stats.lateness import FEW_RANKS, Lateness, measure_change, measure_lateness, split_cycles
+from distprof.analyze.stats.lateness import (
+    FEW_RANKS,
+    Lateness,
+    measure_change,
+    measure_lateness,
+    refine_ends,
+    split_cycles,
+)
 from distprof.analyze.stats.significance import share_alpha
 from distprof.analyze.stats.statistics import excess_over_others, medians_of_others, midmean
 from distprof.analyze.stats.step_memory import list_levels
@@ -139,6 +146,7 @@ def _examine(cycles: SyncCycles, rank: _Rank, share: float, usual_cycle_ns: floa
         stretches = _join_alike(most, split_cycles(most, 0, limits[at]), least_ns)
     elif len(cycles.positions) <= FEW_RANKS:  # what so few ranks vary by is not known well, but a jump is plain
         stretches = _join_alike(most, list_levels(most.excess_ns[0]), least_ns)
+    stretches = refine_ends(most.excess_ns[0], stretches)
     found = [_make_candidate(cycles, rank, stretch, share * ALPHA, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
 

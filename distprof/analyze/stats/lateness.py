@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -118,6 +119,24 @@ def split_cycles(lateness: Lateness, row: int, critical_value: float) -> list[tu
             break
         stretches = [part for parts in split for part in parts]
     return stretches
+
+
+def refine_ends(excess_ns: FloatArray, stretches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring stretches with the ends that fit their levels best, fewer than `MIN_STRETCH` cycles off: a sum about
+    the mean of all cycles may be largest some cycles before a change if another one follows.
+
+    Args:
+        excess_ns: One rank's, ``[num_cycles]``.
+        stretches: (first, end) of each; together they are all cycles.
+    """
+    ends = [end for _, end in stretches]
+    for index, ((first, end), (_, last)) in enumerate(itertools.pairwise(stretches)):
+        before, after = np.median(excess_ns[first:end]), np.median(excess_ns[end:last])
+        low, high = max(first + 1, end - MIN_STRETCH + 1), min(last, end + MIN_STRETCH)
+        between = np.clip(excess_ns[low - 1 : high - 1], min(before, after), max(before, after))
+        fit = np.cumsum((between - (before + after) / 2) * (before - after))
+        ends[index] = low + int(fit.argmax())
+    return list(itertools.pairwise([stretches[0][0], *ends]))
 
 
 def _split(lateness: Lateness, row: int, stretch: tuple[int, int], critical_value: float) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from distprof.analyze.stats.lateness import (
     describe_excess,
     measure_change,
     measure_lateness,
+    refine_ends,
     split_cycles,
 )
 from distprof.analyze.stats.statistics import midmean
@@ -85,3 +86,11 @@ def test_drift_seldom_looks_like_a_change() -> None:
         for seed in range(200)
     ]
     assert sum(found) <= 4
+
+
+@pytest.mark.parametrize("ends", [(20, 40), (15, 46), (26, 33)])
+def test_ends_of_stretches_move_to_where_the_level_changes(ends: tuple[int, int]) -> None:
+    excess = np.repeat([0.0, 5.0, -3.0], 20) + 0.1 * np.sin(7.0 * np.arange(60))
+    excess[30] = 90.0  # a stall moves none
+    assert refine_ends(excess, [(0, ends[0]), ends, (ends[1], 60)]) == [(0, 20), (20, 40), (40, 60)]
+    assert refine_ends(excess, [(0, 60)]) == [(0, 60)]
