@@ -100,11 +100,12 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
     kept = [measure_lateness(own_ns) for own_ns in series] if phase_ns.size <= MAX_KEPT else None
     looked = itertools.islice(kept or map(measure_lateness, series), num_tested)
     score = np.max([_score(item, share, least_ns) for item in looked], axis=0)
-    most = min(MAX_CANDIDATES, max(1, len(score) // 2))  # if most ranks were late, the others would be early
-    rows = [int(row) for row in np.argsort(-score, kind="stable")[:most] if score[row] > 0]
+    most = max(1, len(score) // 2)  # if more ranks were late at a time, the others would be early
+    rows = [int(row) for row in np.argsort(-score, kind="stable")[:MAX_CANDIDATES] if score[row] > 0]
     taken = [[item.take(row) for row in rows] for item in kept or map(measure_lateness, series)] if rows else []
     usual = [medians_of_others(midmean(own_ns), np.array(rows)).tolist() for own_ns in series[: len(parts)] if rows]
-    found = []
+    found: list[CandidateCause] = []
+    acting = np.zeros(len(cycles.steps), dtype=np.int64)
     for index, row in enumerate(rows):
         own = [items[index] for items in taken]
         rank = _Rank(
@@ -113,7 +114,10 @@ def _list_late(cycles: SyncCycles, unexplained: Unexplained) -> list[CandidateCa
         )  # fmt: skip
         for segment, item in zip(segments or (), own[len(parts) :], strict=False):
             rank.segments.setdefault(OWN_PARTS[segment.code], []).append(item)
-        found += _examine(cycles, rank, share, unexplained.usual_cycle_ns)
+        late = _examine(cycles, rank, share, unexplained.usual_cycle_ns)
+        late = [item for item in late if acting[item.acts].max() < most]
+        acting += np.sum([item.acts for item in late], axis=0, dtype=np.int64)
+        found += late
     return found
 
 

@@ -225,6 +225,19 @@ def test_a_culprit_that_changes_half_way_is_two() -> None:
     assert found == {(3, "forward", 1, 29), (5, "data", 30, 59)}
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_of_few_ranks_one_may_be_late_before_another_is(ranks: int) -> None:
+    """At most half of the ranks are late at a time, and not in the whole run."""
+    delays = (
+        Delay(rank=0, phase=Phase.FORWARD, delay_ns=12 * MS, last_step=49),
+        Delay(rank=1, phase=Phase.FORWARD, delay_ns=12 * MS, first_step=50),
+    )
+    report = analyze(simulate(SimulatedJob(num_ranks=ranks, num_steps=100, delays=delays), seed=4).run)
+    assert report.causes is not None
+    found = {(item.rank, item.phase, item.last_step < 50) for item in report.causes.causes if item.rank is not None}
+    assert found == {(0, "forward", True), (1, "forward", False)}
+
+
 @pytest.mark.parametrize(("drifting", "most"), [(8, 1), (1, 6)])
 def test_ranks_whose_speed_drifts_are_not_named(drifting: int, most: int) -> None:
     """Whole ranks with 5 % and a memory of 0.95: over 50 steps their means differ by 3.5 %. Of one that does so alone,
