@@ -66,6 +66,16 @@ def test_what_ended_where_nothing_was_recorded_is_told_from_which_step_to_which(
     assert late is not None and (late.last_step, late.unseen_after) == (91, 16)
 
 
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OPTIMIZER])
+def test_the_end_of_a_step_belongs_to_it_and_not_to_the_next(phase: Phase) -> None:
+    """A cycle, from one wait to the next, begins with the optimizer of the step before."""
+    delay = Delay(rank=2, phase=phase, delay_ns=60 * MS, first_step=50, last_step=80)
+    report, _, _ = judge(delay)
+    late = next(cause for cause in report.causes.causes if cause.rank == 2) if report.causes else None
+    assert late is not None and (late.phase, late.first_step, late.last_step) == (phase.value, 50, 80)
+    assert "late in every step from step 50 to step 80: its " in describe_verdict(report)
+
+
 def test_what_it_costs_the_whole_job_is_by_the_time_of_all_steps_where_few_are_recorded() -> None:
     job = SimulatedJob(
         strategy="ddp", num_ranks=NUM_RANKS, num_steps=400, delays=(structs.replace(LATE, first_step=120),)
