@@ -224,7 +224,8 @@ def _make_candidate(
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
     where = None if throughout else _choose_part(cycles, rank, stretch, parts, rest_ns)
-    if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * taken_ns.sum():
+    late_ns = float(taken_ns.sum()) if where is None else parts.get(where, float(taken_ns.sum()))
+    if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * late_ns:
         return None
     return CandidateCause(
         kind=VerdictKind.SLOW_RANK, rows=np.array([rank.row]), is_throughout=throughout, part=where,
