@@ -47,6 +47,8 @@ FINDERS: tuple[Finder, ...] = (
 BESIDE_RATIO = 0.25
 """Of what a rank loses in a part steadily, or now and then: less than this, lost the other way, is no cause of its
 own."""
+REGULAR_RATIO = 0.5
+"""Likewise of what a rank loses in every k-th step, which is surer to be a cause of its own."""
 MOST_STEPS_RATIO = 0.5
 """Share of the steps in which a rank is steadily late: what it loses besides in more of them, in the same part, is no
 cause of its own either. Steps with more micro-steps than others, for example, have more of the same."""
@@ -91,7 +93,7 @@ def _join(candidates: Sequence[CandidateCause]) -> list[CandidateCause]:
         at = next((at for at, other in enumerate(kept) if _is_beside(item, other)), None)
         if at is None:
             left.append(item)
-        elif kept[at].taken_ns < BESIDE_RATIO * item.taken_ns:
+        elif kept[at].taken_ns < (BESIDE_RATIO if item.period is None else REGULAR_RATIO) * item.taken_ns:
             left.append(_add_steady(item, kept.pop(at)))
         else:
             kept[at] = _add_irregular(kept[at], item)
