@@ -135,7 +135,7 @@ def name_often(verdict: Verdict) -> str:
 
 def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None) -> str:
     """A few words: ``rank 5 (backward)``. ``extra`` stands behind the phase, and the rank's coordinates before it."""
-    inside = " ".join(word for word in (_name_part(cause), extra) if word)
+    inside = " ".join(word for word in (name_part(cause), extra) if word)
     place = "" if report is None or cause.rank is None else describe_place(report, cause.rank)
     inside = "; ".join(words for words in (place, inside) if words)
     phase = f" ({inside})" if inside else ""
@@ -152,7 +152,7 @@ def name_cause(cause: CauseReport, extra: str = "", report: Report | None = None
     return f"{who}{phase}" if late else KINDS[cause.kind]
 
 
-def _name_part(cause: CauseReport) -> str:
+def name_part(cause: CauseReport) -> str:
     """The phase or stretch in which time is lost, or its speed if that is nearly all of them; empty: not known."""
     if cause.cause is Cause.SPEED:
         return "speed"
@@ -261,7 +261,7 @@ def _list_cause(cause: CauseReport, report: Report, causes: Causes) -> list[str]
         what = "1 stall" if cause.events == 1 else f"{cause.events:,} stalls"
     place = [what, _show_where(cause, report), _show_when(cause, report)]
     if is_everybodys(cause):
-        place = [_name_part(cause), "all ranks", format_period(cause) or format_steps(cause.events or 0)]
+        place = [name_part(cause), "all ranks", format_period(cause) or format_steps(cause.events or 0)]
     return [
         *place, "" if cause.late_ns is None else format_time(cause.late_ns), "yes" if cause.critical else "",
         *_show_saved(cause, report), *_show_part(cause.joint_ns, causes),
@@ -276,7 +276,7 @@ def is_everybodys(cause: CauseReport) -> bool:
 def _show_where(cause: CauseReport, report: Report) -> str:
     who = name_hosts(cause.hosts) or ("" if cause.rank is None else name_rank(report, cause.rank))
     who = who or _place_in_pipeline(cause, report)
-    return ", ".join(text for text in (who, _name_part(cause)) if text) or "all ranks"
+    return ", ".join(text for text in (who, name_part(cause)) if text) or "all ranks"
 
 
 def _place_in_pipeline(cause: CauseReport, report: Report | None) -> str:
@@ -388,7 +388,7 @@ def name_beside(report: Report, cause: CauseReport) -> str:
     rest = "the rest of " * (cause.kind is VerdictKind.COMMUNICATION and has_slow_link(report.causes))
     number = "" if cause.events is None else f"{cause.events:,} "
     if is_everybodys(cause):
-        return f"{_name_part(cause)} of all ranks in {format_steps(cause.events or 0)}"
+        return f"{name_part(cause)} of all ranks in {format_steps(cause.events or 0)}"
     name = name_cause(cause, report=report)
     name = name if cause.events != 1 else name.replace("stalls", "stall", 1)
     inside = _list_nobodys_stalls(report, cause)

@@ -27,6 +27,7 @@ from distprof.render.sections.cause_words import (
     name_cause,
     name_link,
     name_often,
+    name_part,
     read_cost,
     show_share,
 )
@@ -265,13 +266,15 @@ def _describe_neighbour(report: Report) -> str:
         short = min(verdict_cause.last_step - verdict_cause.first_step, cause.last_step - cause.first_step)
         if cause is verdict_cause or cause.kind not in LATE_KINDS or abs(apart) > 1 + BLURRED_RATIO * short:
             continue
-        name = name_cause(cause, "" if cause.late_ns is None else format_excess(cause.late_ns), report)
-        same = cause.rank is not None and cause.rank == verdict_cause.rank
+        excess = "" if cause.late_ns is None else format_excess(cause.late_ns)
+        name = name_cause(cause, excess, report)
+        if cause.rank is not None and cause.rank == verdict_cause.rank:
+            elsewhere = " elsewhere" * (cause.phase != verdict_cause.phase)
+            name = f"late{elsewhere} ({' '.join(filter(None, [name_part(cause), excess]))})"
         if cause.first_step < verdict_cause.first_step:
-            return f"; before that it was {name}" if not same else f"; before that it was late elsewhere: {name}"
+            return f"; before that it was {name}"
         lasts = not format_when(cause, report).startswith("from")
-        what = f"it is late elsewhere: {name}" if same and cause.phase != verdict_cause.phase else f"it is {name}"
-        return f"; {'since then' if lasts else 'after that'} {what}"
+        return f"; {'since then' if lasts else 'after that'} it is {name}"
     return ""
 
 

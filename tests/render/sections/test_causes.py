@@ -191,6 +191,13 @@ def test_the_steps_of_a_cause_are_told_from_the_run(others: list[CauseReport]) -
     assert format_when(make_late(1, 5), report) == ""
 
 
+def test_a_rank_that_is_late_elsewhere_before_or_afterwards_is_not_named_again() -> None:
+    data = make_late(5, 17.0, first_step=FIRST, last_step=29, whole=False, phase="data", late_ns=8 * MS)
+    forward = make_late(5, 9.0, first_step=30, last_step=LAST, whole=False)
+    assert "; since then it is late elsewhere (forward +20.0 ms); " in describe(data, forward)
+    assert "; before that it was late elsewhere (data +8.0 ms); " in describe(forward, data)
+
+
 def test_what_may_have_begun_in_steps_that_were_not_recorded_is_told_so() -> None:
     for unseen, begin in ((0, "step 40"), (2, "step 40"), (3, "a step from 37 to 40"), (30, "a step from 10 to 40")):
         late = make_late(1, 5, first_step=40, last_step=LAST, whole=False, unseen_before=unseen)
