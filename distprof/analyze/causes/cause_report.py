@@ -103,9 +103,10 @@ def _report_named(
     one = item.kind in (VerdictKind.SLOW_RANK, VerdictKind.STALLS) and len(item.rows) == 1
     acts = np.flatnonzero(item.acts)
     first, last = _step_numbers(measured_steps, cycles, (acts[0], acts[-1]) if len(acts) else (0, -1))
-    tail = int(item.part in cycles.tail_phases)  # a cycle begins with the end of the step before
-    first -= (cycles.span - 1 if item.is_stretch else 0) + (0 if item.acts[:1].any() else tail)
-    last -= 0 if item.acts[-1:].any() else tail
+    if item.is_stretch:
+        first -= cycles.span - 1  # cycles have the number of their last step
+    if item.part in cycles.tail_phases:  # they begin with the end of the step before
+        first, last = first - (not item.acts[0]), last - (not item.acts[-1])
     stalls = item.kind is VerdictKind.STALLS
     cause, off_cpu = name_cause(measured_steps, cycles, item)
     return structs.replace(

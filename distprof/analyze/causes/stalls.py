@@ -205,10 +205,12 @@ def _make_stall(
     measured_steps: MeasuredSteps, cycles: SyncCycles, window: list[int], late: _Late | None, lost_ns: float
 ) -> Stall:
     first = _choose_step(measured_steps, cycles, window[0], late)
+    part = _choose_phase(measured_steps, cycles, window, late)
+    at_end = late is not None and not late.waited and cycles.span == 1 and part in cycles.tail_phases
     return Stall(
-        step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]),
-        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])],
-        phase=_choose_phase(measured_steps, cycles, window, late).value, lost_ns=lost_ns,
+        step=int(measured_steps.run.rows[cycles.positions[0], first, COLUMN["step"]]) - at_end,  # of the step before
+        rank=None if late is None else measured_steps.numbers[int(cycles.positions[late.row])], phase=part.value,
+        lost_ns=lost_ns,
     )  # fmt: skip
 
 

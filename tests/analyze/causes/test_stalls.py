@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from benchmarks.simulate import Clocks, SimulatedJob, Stop, simulate
+from benchmarks.simulate import Clocks, Delay, SimulatedJob, Stop, simulate
 from distprof.analyze import analyze
 from distprof.analyze.causes.stalls import list_stalls
 from distprof.analyze.cycles.sync_cycles import build_cycles
@@ -67,6 +67,20 @@ def test_what_all_ranks_do_now_and_then_is_told_apart_from_the_stall_of_one() ->
     assert [(cause.rank, cause.phase, cause.events) for cause in stalls] == [(None, "evaluation", 3), (None, None, 1)]
     sentence = describe_verdict(report)
     assert "evaluation of all ranks in 3 steps" in sentence and "1 stall (rank 2, step 41)" in sentence
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.OPTIMIZER])
+def test_a_stall_is_in_the_step_in_which_the_rank_lost_the_time(phase: Phase) -> None:
+    """The others wait for what it does at the end of a step in the next one."""
+    delays = tuple(
+        Delay(rank=1, phase=phase, delay_ns=300 * MS, first_step=step, last_step=step) for step in (30, 37, 41)
+    )
+    report = analyze(simulate(SimulatedJob(num_ranks=4, num_steps=60, delays=delays), seed=1).run)
+    assert sorted((item.step, item.rank, item.phase) for item in report.stalls) == [
+        (step, 1, phase.value) for step in (30, 37, 41)
+    ]
+    assert report.causes is not None
+    assert (report.causes.causes[0].first_step, report.causes.causes[0].last_step) == (30, 41)
 
 
 def test_of_one_stall_it_is_said_whose_it_was() -> None:
