@@ -23,6 +23,7 @@ from distprof.analyze.replay.candidate import MIN_TAKEN_RATIO, CandidateCause, U
 from distprof.analyze.replay.replay import Counterfactual
 from distprof.analyze.stats.lateness import (
     FEW_RANKS,
+    MIN_STRETCH,
     Lateness,
     measure_change,
     measure_lateness,
@@ -149,7 +150,7 @@ def _examine(cycles: SyncCycles, rank: _Rank, share: float, usual_cycle_ns: floa
     if changes[at] > 1:
         stretches = _join_alike(most, split_cycles(most, 0, limits[at]), least_ns)
     elif len(cycles.positions) <= FEW_RANKS:  # what so few ranks vary by is not known well, but a jump is plain
-        stretches = _join_alike(most, list_levels(most.excess_ns[0]), least_ns)
+        stretches = _join_alike(most, list_levels(most.excess_ns[0], MIN_STRETCH), least_ns)
     stretches = refine_ends(most.excess_ns[0], stretches)
     found = [_make_candidate(cycles, rank, stretch, share * ALPHA, usual_cycle_ns) for stretch in stretches]
     return _join_drifting([item for item in found if item is not None])
@@ -224,7 +225,7 @@ def _make_candidate(
         item.excess_ns[0] for item, ns in zip(rank.gaps, rest_ns, strict=True) if ns
     ]
     where = None if throughout else _choose_part(cycles, rank, stretch, parts, rest_ns)
-    late_ns = float(taken_ns.sum()) if where is None else parts.get(where, float(taken_ns.sum()))
+    late_ns = parts[where] if where in parts else float(taken_ns.sum())
     if cycles.span > 1 and _measure_median(cycles, rank.row, where, stretch) < IN_MOST_RATIO * late_ns:
         return None
     return CandidateCause(

@@ -129,14 +129,14 @@ def refine_ends(excess_ns: FloatArray, stretches: list[tuple[int, int]]) -> list
         excess_ns: One rank's, ``[num_cycles]``.
         stretches: (first, end) of each; together they are all cycles.
     """
-    ends = [end for _, end in stretches]
-    for index, ((first, end), (_, last)) in enumerate(itertools.pairwise(stretches)):
+    marks = [stretches[0][0]]
+    for (first, end), (_, last) in itertools.pairwise(stretches):
         before, after = np.median(excess_ns[first:end]), np.median(excess_ns[end:last])
-        low, high = max(first + 1, end - MIN_STRETCH + 1), min(last, end + MIN_STRETCH)
+        low, high = max(marks[-1] + 1, end - MIN_STRETCH + 1), min(last, end + MIN_STRETCH)
         between = np.clip(excess_ns[low - 1 : high - 1], min(before, after), max(before, after))
         fit = np.cumsum((between - (before + after) / 2) * (before - after))
-        ends[index] = low + int(fit.argmax())
-    return list(itertools.pairwise([stretches[0][0], *ends]))
+        marks.append(low + int(fit.argmax()))
+    return list(itertools.pairwise([*marks, stretches[-1][1]]))
 
 
 def _split(lateness: Lateness, row: int, stretch: tuple[int, int], critical_value: float) -> list[tuple[int, int]]:

@@ -114,12 +114,14 @@ def take_out_jumps(values: FloatArray) -> FloatArray:
     return left
 
 
-def list_levels(values: FloatArray) -> list[tuple[int, int]]:
+def list_levels(values: FloatArray, shortest: int) -> list[tuple[int, int]]:
     """Stretches of one level of a series, ``[num_steps]``, as (first, end): one, or those about a jump that would be
-    taken out of it."""
+    taken out of it, unless they are shorter than so many steps."""
     levels, ends = locate_levels(values[np.newaxis])
-    marks = [0, *ends[0].tolist(), len(values)] if levels.any() else [0, len(values)]
-    return [(first, end) for first, end in itertools.pairwise(marks) if first < end]
+    marks = [mark for mark in ends[0].tolist() if levels.any() and shortest <= mark <= len(values) - shortest]
+    if len(marks) > 1 and marks[1] - marks[0] < shortest:
+        marks = []
+    return list(itertools.pairwise([0, *marks, len(values)]))
 
 
 def locate_levels(values: FloatArray) -> tuple[FloatArray, IntArray]:

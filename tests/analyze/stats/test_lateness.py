@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from distprof.analyze.causes.slow_ranks import detect_slow_ranks
 from distprof.analyze.stats.lateness import (
@@ -15,6 +20,7 @@ from distprof.analyze.stats.lateness import (
     split_cycles,
 )
 from distprof.analyze.stats.statistics import midmean
+from distprof.facts.arrays import FloatArray
 from distprof.facts.run import OWN_PARTS, Phase
 from tests.analyze.stats.test_significance import make_series
 from tests.analyze.synthetic_cycles import detect, make_cycles
@@ -86,6 +92,13 @@ def test_drift_seldom_looks_like_a_change() -> None:
         for seed in range(200)
     ]
     assert sum(found) <= 4
+
+
+@given(arrays(np.float64, 30, elements=st.integers(-9, 9).map(float)), st.sets(st.integers(1, 29), max_size=6))
+def test_stretches_with_other_ends_still_are_all_cycles(excess: FloatArray, marks: set[int]) -> None:
+    found = refine_ends(excess, list(itertools.pairwise([0, *sorted(marks), 30])))
+    assert [first for first, _ in found] == [0, *(end for _, end in found[:-1])]
+    assert found[-1][1] == 30 and all(first < end for first, end in found)
 
 
 @pytest.mark.parametrize("ends", [(20, 40), (15, 46), (26, 33)])

@@ -65,9 +65,11 @@ def test_a_level_that_no_memory_explains_is_taken_out(share: float, begin: int) 
 def test_the_levels_of_a_series_are_where_it_jumps() -> None:
     steps = np.arange(60)
     series = 0.1 * np.sin(7.0 * steps)
-    assert list_levels(series) == [(0, 60)]
-    assert list_levels(series + 5 * (steps >= 20)) == [(0, 20), (20, 60)]
-    assert list_levels(series + 5 * ((steps >= 20) & (steps < 45))) == [(0, 20), (20, 45), (45, 60)]
+    assert list_levels(series, 8) == [(0, 60)]
+    assert list_levels(series + 5 * (steps >= 20), 8) == [(0, 20), (20, 60)]
+    assert list_levels(series + 5 * ((steps >= 20) & (steps < 45)), 8) == [(0, 20), (20, 45), (45, 60)]
+    assert list_levels(series + 5 * ((steps >= 20) & (steps < 55)), 8) == [(0, 20), (20, 60)]
+    assert list_levels(series + 5 * ((steps >= 22) & (steps < 38)), 18) == [(0, 60)]
 
 
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.8, 0.97])
